@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from analysis.progress import NOTHING, Progress, Whole, rate_of
+from analysis.progress import NOTHING, READING, Progress, Whole, rate_of
 
 # From this share of a kind's work on, its rate is that of the run itself.
 _ENOUGH: Final = 0.02
@@ -25,8 +25,8 @@ class Pace:
 
     The share never falls, unless another task follows that nobody stated. The time left follows
     from the seconds that each kind of work took in this run; a kind that has hardly begun takes as
-    much longer as the others do than `usual`, the rates known of this machine. Before a step states
-    its whole, and after all of it is done, both are of the phase.
+    much longer than `usual`, the rates known of this machine, as others like it do. Before a step
+    states its whole, and after all of it is done, both are of the phase.
     """
 
     def __init__(
@@ -124,11 +124,17 @@ class Pace:
         total = self._whole.total.get(kind, 0.0) if self._whole else 0.0
         if self._seconds[kind] > 0 and self._done[kind] >= _ENOUGH * total:
             return self._seconds[kind] / self._costs[kind]
-        usual, seconds = rate_of(kind, self._usual), sum(self._seconds.values())
-        if not seconds > 0:
-            return usual
-        expected = sum(cost * rate_of(done, self._usual) for done, cost in self._costs.items())
-        return usual * seconds / expected
+        return rate_of(kind, self._usual) * self._slower(kind)
+
+    def _slower(self, kind: str) -> float:
+        """How many times as long as usual this run takes, by work like this, if any is done.
+
+        Bytes and products are not alike: the disk decides one, and the processor the other.
+        """
+        done = [other for other, seconds in self._seconds.items() if seconds > 0]
+        alike = [other for other in done if (other in READING) == (kind in READING)] or done
+        usual = sum(self._costs[other] * rate_of(other, self._usual) for other in alike)
+        return sum(self._seconds[other] for other in alike) / usual if alike else 1.0
 
     @property
     def rates(self) -> dict[str, float]:

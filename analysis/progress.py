@@ -31,7 +31,8 @@ RATES: Final[Mapping[str, float]] = {
     "answer": 2.0e9,  # the same
     "observe": 1.0e10,  # multiply-adds of a forward, where a repair runs both models
     "run repaired": 2.0e10,  # multiply-adds of a forward, with weights that are read again
-    "fit": 3.6e10,  # multiply-adds of a repair's least squares
+    "fit": 3.3e10,  # multiply-adds of a repair's least squares
+    "invert": 1.7e10,  # the same of inverses of its Gram matrices: cubes of their width
     "hash": 1.0e9,  # bytes
     "sum": 5.0e9,  # bytes of experts, whose weights are summed up
     "compile": 1.0,  # seconds, of what sums them up
@@ -42,7 +43,7 @@ RATES: Final[Mapping[str, float]] = {
 
 
 # Kinds of a repair, which say nothing of others: its speed depends on the sizes of matrices.
-_APART: Final = frozenset({"observe", "run repaired", "fit"})
+_APART: Final = frozenset({"observe", "run repaired", "fit", "invert"})
 # Kinds of work whose amounts are bytes that are read.
 READING: Final = ("read", "load", "hash", "sum", "check")
 _ROUNDING: Final = 1e-9  # share of a total that sums of floats are off by
@@ -188,6 +189,12 @@ class Tally:
     def add(self, kind: str, amount: float) -> None:
         """Count work as done."""
         self._done[kind] += amount
+
+    def leave_out(self, costs: Costs) -> None:
+        """Count work as not needed."""
+        self._total = {
+            kind: max(0.0, total - costs.get(kind, 0.0)) for kind, total in self._total.items()
+        }
 
     @property
     def whole(self) -> Whole:

@@ -5,17 +5,21 @@ A run tells more, see `analysis.stats.rates`. Rates are seconds for a unit of co
 
 import hashlib
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import computed_widths
 from analysis.progress import RATES
 
+if TYPE_CHECKING:
+    import torch
+
 _SECONDS = 0.4  # of each measurement
 _TOKENS = 1024  # of a batch, of which an expert gets its share
 _WEIGHT_BYTES = 64 << 20  # of experts: more than caches hold
 _LARGEST = 1 << 24  # elements of a matrix: the widest experts are cut
+_WIDEST = 1024  # of a matrix that is inverted
 _PRODUCTS = 1 << 31  # multiply-adds at a time, unless so many are fewer than these tokens have
 _FEWEST_ROWS = 16
 _CHUNK, _CHUNKS = 4 << 20, 16  # bytes read at a time, and from how many places
@@ -47,20 +51,45 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
         (torch.ones(shape, **place), torch.ones(hidden, width, **place)) for _ in range(count)
     ]
 
-    def run(into: torch.Tensor, out: torch.Tensor) -> None:
-        # Reading a value waits for the device.
-        float(linear(linear(tokens, into)[:, :width], out)[0, 0])
+    def run(number: int) -> torch.Tensor:
+        into, out = experts[number % count]
+        return linear(linear(tokens, into)[:, :width], out)
 
-    # Without the CPU time that other programs take in between.
+    return RATES["multiply"] * _fastest(run, on) / (rows * one * _FORWARD)
+
+
+def invert_rate(model: MoEModel, device: str = "auto") -> float:
+    """Of `invert`, by a matrix as wide as experts, which is inverted as in `pruning.repair.solver`.
+
+    The widest are cut.
+    """
+    import torch
+
+    from analysis.calibration.loading import resolve_device
+
+    widest = max(max(widths) for widths in computed_widths(model).values())
+    width, on = min(widest, _WIDEST), resolve_device(device)
+    gram = torch.eye(width, device=on)
+
+    def run(_: int) -> torch.Tensor:
+        return torch.cholesky_inverse(torch.linalg.cholesky(gram.double()).to(gram))
+
+    return RATES["invert"] * _fastest(run, on) / width**3
+
+
+def _fastest(run: "Callable[[int], torch.Tensor]", on: "torch.device") -> float:
+    """Seconds of the fastest of numbered products, without the CPU time of other programs."""
+    import torch
+
     clock = time.thread_time if on.type == "cpu" else time.perf_counter
     with torch.no_grad():
-        run(*experts[0])  # kernels start up
+        float(run(0)[0, 0])  # kernels start up; reading a value waits for the device
         started, took = time.perf_counter(), list[float]()
         while time.perf_counter() - started < _SECONDS:
             before = clock()
-            run(*experts[len(took) % count])
+            float(run(len(took))[0, 0])
             took.append(clock() - before)
-    return RATES["multiply"] * min(took) / (rows * one * _FORWARD)
+    return min(took)
 
 
 def byte_seconds(model: MoEModel) -> tuple[float, float]:

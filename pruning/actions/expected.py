@@ -42,14 +42,14 @@ def told(whole: Whole, memory: int, *following: str, beside: int = 0) -> Outcome
         read, seconds = bytes_of(whole) + beside, expected_seconds(whole)
         words = (
             f"{format_bytes(read)} of weights to read, about {format_bytes(memory)} of memory, "
-            f"about {time_in_words(seconds)}{_by_what()}"
+            f"about {time_in_words(seconds)}{by_what()}"
         )
         numbers = {"bytes": read, "memory_bytes": memory, "seconds": seconds}
     return Outcome(f"{words}; nothing was run", numbers, following=following)
 
 
-def _by_what() -> str:
-    """What the time rests on, if not on runs."""
+def by_what() -> str:
+    """What an expected time rests on, if not on runs."""
     if run_rates():
         return ""
     return ", by a probe of this machine" if known_rates() else ", by the rates of another machine"

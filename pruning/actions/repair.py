@@ -5,7 +5,9 @@ from typing import Final
 
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import time_in_words
+from analysis.stats.rates import expected_seconds
 from pruning.actions.action import Action, Call, Note, Outcome, Table
+from pruning.actions.expected import by_what
 from pruning.plan.plan import fit_plan, plan_from_dict
 from pruning.plan.sizes import format_bytes
 from pruning.records.repair import RepairRecord
@@ -13,7 +15,7 @@ from pruning.requests.following import evaluate_command
 from pruning.requests.repair import RepairRequest
 from pruning.tasks import Steps
 from pruning.tasks.memory import item_bytes, python_memory
-from pruning.tasks.probing import way_of
+from pruning.tasks.probing import probing, way_of
 from pruning.tasks.repair import estimate_repair_run, repair_run
 
 
@@ -70,8 +72,10 @@ def _cost(call: Call[RepairRequest]) -> Steps[Outcome]:
         parts.append(f"{taken.at_once} of a layer's experts at once, each read twice")
     if taken.on_disk:
         parts.append(f"{format_bytes(taken.on_disk)} on disk meanwhile")
-    parts.append(f"{time_in_words(cost.seconds)} at most")
-    facts = {"tokens": cost.tokens, "memory_bytes": memory, "seconds": cost.seconds}
+    yield from probing(cost.whole, model, dtype, device)
+    seconds = expected_seconds(cost.whole)
+    parts.append(f"about {time_in_words(seconds)}{by_what()}")
+    facts = {"tokens": cost.tokens, "memory_bytes": memory, "seconds": seconds}
     return Outcome(
         f"{', '.join(parts)}; nothing was written",
         facts | {"disk_bytes": taken.on_disk, "experts_at_once": taken.at_once},

@@ -1,4 +1,4 @@
-"""What a repair would cost: memory and time, without loading the model."""
+"""What a repair would cost: memory and work, without loading the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,21 +11,25 @@ from analysis.calibration.blocks import (
     free_for,
     layer_sizes,
 )
+from analysis.calibration.distributed import join
 from analysis.calibration.loading import (
     DTYPES,
     CalibrationSettings,
     check_loadable,
     resolve_dtype,
 )
-from analysis.calibration.memory import pass_seconds, routed_bytes, run_sizes
+from analysis.calibration.memory import routed_bytes, run_sizes
 from analysis.calibration.streamed import hidden_bytes, is_on_disk
 from analysis.corpora.sequences import TokenSequences
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import computed_widths
+from analysis.progress import Whole
+from pruning.engine.paused import check_products
 from pruning.engine.repaired_weights import cannot
 from pruning.plan.plan import PruningPlan
-from pruning.plan.repair_reference import FORWARDS
+from pruning.repair.batches import placed_batches
 from pruning.repair.solver import COLUMNS
+from pruning.repair.work import Work
 
 _FLOAT = 4  # bytes of a number that is fitted
 _OF_UNKNOWNS = 6  # arrays of the unknowns of a block of columns, while it is solved
@@ -41,7 +45,7 @@ class RepairEstimate:
 
     tokens: int
     memory: "RepairMemory"  # in addition to the Python process
-    seconds: float  # without loading the model
+    whole: Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,10 @@ def repair_memory(
     settings: CalibrationSettings,
     world: int = 1,
 ) -> RepairMemory:
-    """What one of `world` processes takes, which share the tokens; loads no model."""
+    """What one of `world` processes takes, which share the tokens; loads no model.
+
+    Refuses experts in blocks in a dtype in which they cannot run so.
+    """
     tokens = sum(corpus.num_tokens for corpus in corpora) // world
     fit = FitSizes.of(model, tokens, max(len(ids) for ids in plan.kept.values()))
     item, size = DTYPES[resolve_dtype(settings.dtype, model)].itemsize, settings.batch_size
@@ -109,7 +116,10 @@ def repair_memory(
         for corpus in corpora
     )
     hidden = sum(hidden_bytes(model, corpus, settings) for corpus in corpora) // world
-    return memory_of_repair(model, fit, running, hidden, settings)
+    memory = memory_of_repair(model, fit, running, hidden, settings)
+    if memory.at_once:
+        check_products(model, settings)
+    return memory
 
 
 def memory_of_repair(
@@ -163,11 +173,10 @@ def estimate_repair(
     corpora: Sequence[TokenSequences],
     settings: CalibrationSettings,
 ) -> RepairEstimate:
-    """Expected memory and time; refuses a model that cannot be loaded."""
+    """Expected memory and work; refuses a model that cannot be loaded."""
     check_loadable(model, trusted=settings.trust_remote_code)
     memory = repair_memory(model, plan, corpora, settings)
+    batches = placed_batches(corpora, settings.batch_size, join())
+    work = Work(model, plan, batches, lambda _: False, memory.at_once)
     tokens = sum(corpus.num_tokens for corpus in corpora)
-    padded = sum(corpus.num_padded(settings.batch_size) for corpus in corpora)
-    ran = FORWARDS * (tokens + padded)
-    seconds = pass_seconds(model, settings, ran, at_once=memory.at_once)
-    return RepairEstimate(tokens, memory, seconds)
+    return RepairEstimate(tokens, memory, work.tally.whole)

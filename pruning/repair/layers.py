@@ -235,7 +235,7 @@ class RepairPass:
         target = "experts" if factor is None else "layer"
         outcome = self.fitting.fit(layer, rows, self._experts(layer), target)
         self.states.kept.clear()
-        self.work.fitted(layer)
+        self.work.fitted(layer, gained=outcome.damping is not None)
         yield self.work.step("fitting", layer, last)
         return outcome
 

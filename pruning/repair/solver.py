@@ -25,7 +25,7 @@ from pruning.repair.expert_store import ExpertStore, OfExperts, named
 ITERATIONS = 4  # more gain nothing on held-out text
 DAMPINGS = (0.01, 0.1, 1.0)  # candidates, as shares of the mean diagonal of the Gram matrices
 COLUMNS = 128  # of the output, in a block
-_MOST_COLUMNS = 16  # of the output, on which a damping is chosen
+SAMPLE_COLUMNS = 16  # of the output, on which a damping is chosen
 _CHANGE = "change"
 
 Total = Callable[[Tensor], Tensor]  # adds up what several processes have
@@ -283,7 +283,7 @@ def fit_layer(
     """
     every, held = rows.every, rows.held
     width, device = every.residual_TD.shape[1], every.residual_TD.device
-    count = min(width, _MOST_COLUMNS)
+    count = min(width, SAMPLE_COLUMNS)
     sample_C = torch.arange(count, device=device) * width // count
     system = System(rows.fitted, gram_matrices(rows.fitted, kept, "gram"), total)
     lacking_TC = held.residual_TD[:, sample_C]

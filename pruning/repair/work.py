@@ -8,11 +8,11 @@ from functools import cached_property
 from analysis.calibration.blocks import layers_in_blocks
 from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.model.widths import computed_widths
-from analysis.progress import Progress, Tally, cost
+from analysis.progress import Costs, Progress, Tally
 from pruning.plan.experts_per_token import selecting
 from pruning.plan.plan import PruningPlan
 from pruning.repair.batches import PlacedBatch
+from pruning.repair.costs import fit_costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,9 +79,14 @@ class Work:
         tokens = int(self.batches[number].tokens.mask.sum())
         self.tally.add("multiply", times * self.costs.running_around(tokens, layer))
 
-    def fitted(self, layer: int) -> None:
-        """Count a layer that was fitted."""
-        self.tally.add("fit", self._fit_cost(layer))
+    def fitted(self, layer: int, *, gained: bool) -> None:
+        """Count a layer that was fitted, or for which that was found to gain nothing."""
+        choosing, fitting = self._fit(layer)
+        for costs in (choosing, fitting)[: 1 + gained]:
+            for kind, amount in costs.items():
+                self.tally.add(kind, amount)
+        if not gained:
+            self.tally.leave_out(fitting)
 
     @cached_property
     def costs(self) -> LayerCosts:
@@ -102,12 +107,10 @@ class Work:
             is_known = is_fitted and self.is_known(layer)
             twice = layer in in_blocks and is_fitted and not is_known
             total["read"] += self.costs.reading(layer) * (1 + twice)
-            if is_fitted:
-                total["observe"] += costs["observe"]
-                total["fit"] += self._fit_cost(layer)
-            if is_known:
-                before["observe"] += costs["observe"]
-                before["fit"] += self._fit_cost(layer)
+            for part in ({"observe": costs["observe"]}, *self._fit(layer)) if is_fitted else ():
+                for sums in (total, before)[: 1 + is_known]:
+                    for kind, amount in part.items():
+                        sums[kind] += amount
             if not is_fitted or is_known:
                 total["multiply"] += costs["multiply"]
             if two:
@@ -121,10 +124,5 @@ class Work:
     def _tokens(self) -> int:
         return sum(int(batch.tokens.mask.sum()) for batch in self.batches)
 
-    def _fit_cost(self, layer: int) -> float:
-        """Of the matrix products in `solver`: with the rows of all experts, and of each expert."""
-        top_k = next(found.top_k for found in self.model.layers if found.index == layer)
-        kept, width = len(self.plan.kept[layer]), max(computed_widths(self.model)[layer])
-        rows, out = self._tokens * top_k, self.model.expert_output_size
-        by_rows = rows * width * (8 * out + 2 * width)
-        return cost("fit", by_rows + kept * 4 * width**2 * (width + out))
+    def _fit(self, layer: int) -> tuple[Costs, Costs]:
+        return fit_costs(self.model, layer, len(self.plan.kept[layer]), self._tokens)

@@ -16,7 +16,7 @@ from pruning.tasks import Steps
 # Work that is as fast as products in this dtype; "" is that of the request.
 _PRODUCTS: Final = {"multiply": "", "observe": "", "run repaired": "", "fit": "float32"}
 _LOADED: Final = {"read": "", "load": "auto"}  # bytes that become weights
-_LOADING: Final = 0.8  # of the time of a forward of the same cost; see decision 66
+_LOADING: Final = 1.0  # of the time of a forward of the same cost; see decision 66
 # A model, its dtype and its device.
 Way = tuple[MoEModel, str, str]
 # Seconds of work from which on a second for its time left is well spent.
@@ -30,12 +30,14 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
     """
     known, rates = run_rates(), dict[str, float]()
     missing = {kind for kind, amount in whole.left.items() if amount} - known.keys()
-    from analysis.calibration.probe import byte_seconds, multiply_rate
+    from analysis.calibration.probe import byte_seconds, invert_rate, multiply_rate
 
     speed = cache(partial(multiply_rate, model, device=device))
     for kind, own in {**_PRODUCTS, **_LOADED}.items():
         if kind in missing:
             rates[kind] = speed(own or dtype)
+    if "invert" in missing:
+        rates["invert"] = invert_rate(model, device)
     if missing & {*READING}:
         disk, hashing = byte_seconds(model)
         rates["hash"] = hashing * RATES["hash"]
@@ -69,8 +71,15 @@ def way_of(request: ModelRequest | SearchRequest) -> Way:
     return model, way.get("dtype", "auto"), way.get("device", "auto")
 
 
+def is_unknown(whole: Whole) -> bool:
+    """Whether this is long work of which known rates tell less than half."""
+    expected, known = expected_seconds(whole), known_rates()
+    told = {kind: left for kind, left in whole.left.items() if kind in known}
+    return expected >= _LONG and expected_seconds(Whole(told)) <= expected / 2
+
+
 def probed(steps: Steps[Result], way: Callable[[], Way]) -> Steps[Result]:
-    """The steps of a task; a `probe` before long work of which known rates tell less than half."""
+    """The steps of a task; a `probe` before work that `is_unknown`."""
     is_stated = False
 
     def change(step: Progress) -> Progress:
@@ -78,9 +87,7 @@ def probed(steps: Steps[Result], way: Callable[[], Way]) -> Steps[Result]:
         if is_stated or step.whole is None or not step.whole.total:
             return step
         is_stated = True
-        expected, known = expected_seconds(step.whole), known_rates()
-        told = {kind: left for kind, left in step.whole.left.items() if kind in known}
-        if expected < _LONG or expected_seconds(Whole(told)) > expected / 2:
+        if not is_unknown(step.whole):
             return step
         return replace(step, note=probe(step.whole, *way()) or step.note)
 

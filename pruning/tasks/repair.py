@@ -8,11 +8,10 @@ from analysis.errors import CorpusError
 from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Costs, Parts, Progress, scaled
+from analysis.progress import Costs, Parts, Progress, Whole
 from analysis.ranking.choose import path_hint, run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
-from pruning.plan.repair_reference import FORWARDS
 from pruning.records.repair import RepairRecord, RepairStore
 from pruning.records.repair_files import with_repair_files
 from pruning.requests.model import ModelRequest
@@ -100,20 +99,29 @@ def shared_options(request: ModelRequest) -> dict[str, Any]:
     return shared | {"corpora": getattr(request, "calibrated_on", ())}
 
 
-def repair_costs(model: MoEModel, plans: int = 1, tokens: int = DEFAULT_REPAIR_TOKENS) -> Costs:
-    """What the repairs of so many plans are expected to cost."""
+def repair_costs(
+    model: MoEModel, plan: PruningPlan | None = None, tokens: int = DEFAULT_REPAIR_TOKENS
+) -> Costs:
+    """What the repair of a plan is expected to cost; of one that is not made yet, of half."""
+    from pruning.repair.costs import fit_costs
+
     costs, kinds = layer_costs(model), ("observe", "run repaired")
     running = {kind: costs.running(tokens, *range(model.depth), kind=kind) for kind in kinds}
-    one = costs.running(tokens, *range(model.depth))
-    # To observe takes two forwards, what is repaired one.
-    running |= {"read": costs.reading(*costs.num_bytes), "fit": (FORWARDS - 3) * one}
-    return scaled(running, plans)
+    whole = Whole({"read": costs.reading(*costs.num_bytes), **running})
+    for layer in model.layers:
+        kept = len(plan.kept[layer.index]) if plan else layer.num_experts // 2
+        for part in fit_costs(model, layer.index, kept, tokens):
+            whole += Whole(part)
+    return whole.total
 
 
 def repair_parts(model: MoEModel, plans: Iterable[PruningPlan]) -> dict[str, Costs]:
     """What the repairs of plans are expected to cost, by number of the plan."""
-    repair = repair_costs(model)
-    return {str(number): repair for number, plan in enumerate(plans) if takes_repair(plan, model)}
+    return {
+        str(number): repair_costs(model, plan)
+        for number, plan in enumerate(plans)
+        if takes_repair(plan, model)
+    }
 
 
 def with_repairs(

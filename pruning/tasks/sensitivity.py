@@ -176,7 +176,7 @@ def _parts(request: SensitivityRequest, model: MoEModel) -> dict[str, Costs]:
     if not request.repair:
         return {"measure": measuring.total}
     evaluating = Whole(evaluation_costs(request, model, 2 * plans))
-    repairs = Whole(repair_costs(model, plans))
+    repairs = Whole(scaled(repair_costs(model), plans))
     return {"measure": measuring.total, "evaluate": (repairs + evaluating).total}
 
 

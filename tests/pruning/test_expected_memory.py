@@ -1,4 +1,4 @@
-"""Memory that a dry run says, a repair's as it estimates itself; and what a repair makes of it."""
+"""Memory that a dry run says: of evaluations, by layers too, and of repairs."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,12 @@ from hollow import experts, hollow
 
 from analysis.calibration.blocks import layer_sizes
 from analysis.calibration.loading import CalibrationSettings, Placement
-from analysis.calibration.memory import active_params
 from analysis.corpora.sequences import TokenSequences
+from analysis.errors import UnsupportedModelError
 from analysis.model.opening import load_model_index
-from analysis.progress import RATES, cost
-from analysis.stats.rates import keep_rates
+from analysis.progress import bytes_of
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
-from pruning.plan.repair_reference import FORWARDS
-from pruning.repair.estimate import FitSizes, estimate_repair, memory_of_repair
+from pruning.repair.estimate import FitSizes, estimate_repair, memory_of_repair, repair_memory
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 from pruning.spec.base import validated
@@ -28,27 +26,35 @@ def test_an_evaluation_with_repairs_takes_what_the_larger_of_both_takes():
     text = TokenSequences("text", (row,) * (DEFAULT_REPAIR_TOKENS // length), 1, 0)
     settings = CalibrationSettings(length, dtype="float32", device="cpu")
     model = load_model_index("demo")
-    alone = estimate_repair(model, keep_all(model), [text], settings).memory.total
+    alone = repair_memory(model, keep_all(model), [text], settings).total
     repair = running.with_repairs(0, repairs=True)
     assert repair == pytest.approx(alone, rel=0.25)
     assert running.with_repairs(repair + 1, repairs=True) == repair + 1
     assert running.with_repairs(1, repairs=False) == 1
 
 
-def test_a_repair_reads_the_model_once_however_often_its_text_runs(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    keep_rates(dict.fromkeys(RATES, 2.0))
+def test_a_repair_reads_the_model_once_however_often_its_text_runs():
     model, settings = load_model_index("demo"), CalibrationSettings(8, device="cpu", batch_size=4)
-    rows = (np.zeros(8, np.int32),) * 4
-    seconds = [
-        estimate_repair(
-            model, keep_all(model), [TokenSequences("text", count * rows, 1, 0)], settings
-        ).seconds
-        for count in (1, 2)
-    ]
-    running = cost("multiply", FORWARDS * 32 * active_params(model))
-    assert seconds[1] - seconds[0] == pytest.approx(2 * running)
-    assert seconds[0] == pytest.approx(2 * (running + cost("read", model.checkpoint.nbytes)))
+    half = {layer.index: tuple(range(layer.num_experts // 2)) for layer in model.layers}
+    plan, rows = PruningPlan(model_ref(model), half), (np.zeros(8, np.int32),) * 4
+    texts = (TokenSequences("text", count * rows, 1, 0) for count in (1, 2))
+    once, twice = (bytes_of(estimate_repair(model, plan, [text], settings).whole) for text in texts)
+    assert once == twice
+    assert 0.5 * model.checkpoint.nbytes < once <= model.checkpoint.nbytes
+
+
+def test_blocks_are_refused_in_a_dtype_without_grouped_products_before_a_model_is_loaded():
+    text = TokenSequences("text", (np.zeros(8, dtype=np.int32),), 1, 0)
+    model = load_model_index("demo")
+
+    def memory(at_once):
+        place = Placement(stream_layers=True, experts_at_once=at_once)
+        settings = CalibrationSettings(8, dtype="float64", device="cpu", placement=place)
+        return repair_memory(model, keep_all(model), [text], settings)
+
+    assert not memory(0).at_once
+    with pytest.raises(UnsupportedModelError, match="in blocks in float64"):
+        memory(2)
 
 
 @pytest.mark.parametrize("at_once", [1, 3])

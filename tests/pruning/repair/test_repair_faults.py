@@ -126,7 +126,7 @@ class TestSameBytes:
         # What was fitted before is done from the start, and no work of this run.
         first, *_, last = (step.whole for step in steps if step.whole)
         assert {kind: done for kind, done in first.done.items() if done} == first.before
-        assert first.before.keys() == ({"observe", "fit"} if layers else set())
+        assert first.before.keys() == ({"observe", "fit", "invert"} if layers else set())
         assert last.fraction == pytest.approx(1)
         assert record.layers == whole[1].layers
         assert layers_of(tmp_path / "stats") == layers_of(whole[0])

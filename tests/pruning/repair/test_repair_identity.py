@@ -87,7 +87,7 @@ def test_another_solver_gives_another_repair_in_the_same_folder(made, repair, pl
     "change",
     [
         pytest.param({"DAMPINGS": (0.02, 0.1, 1.0)}, id="dampings"),
-        pytest.param({"_MOST_COLUMNS": 4}, id="columns"),
+        pytest.param({"SAMPLE_COLUMNS": 4}, id="columns"),
     ],
 )
 def test_the_method_notices_every_choice_of_the_solver(monkeypatch, change):
