@@ -15,11 +15,32 @@ from torch import Tensor, nn
 
 from analysis.calibration.blocks import ExpertsInput, input_of, output_given
 from analysis.calibration.hidden import ForwardStates
+from analysis.calibration.loading import (
+    DTYPES,
+    CalibrationSettings,
+    experts_option,
+    resolve_dtype,
+)
 from analysis.errors import UnsupportedModelError
 from analysis.model.forwards import other_forwards
 from analysis.model.loaded_block import loaded_block
+from analysis.model.moe_model import MoEModel
 
 _GROUPED = "grouped_mm"  # transformers' name of its products of all experts
+
+
+def check_products(model: MoEModel, settings: CalibrationSettings) -> None:
+    """Refuse a dtype in which experts cannot run in blocks, before a model is loaded."""
+    dtype = resolve_dtype(settings.dtype, model)
+    if experts_option(DTYPES[dtype]):
+        raise _no_products(dtype)
+
+
+def _no_products(dtype: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"Experts cannot run in blocks in {dtype}, for which transformers has no grouped "
+        "products; choose another --dtype, such as bfloat16 or float32."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +55,7 @@ class PausedPlans:
     def __post_init__(self) -> None:
         config: Any = self.experts.config
         if config._experts_implementation != _GROUPED:
-            name = str(config.dtype).removeprefix("torch.")
-            raise UnsupportedModelError(
-                f"Experts cannot run in blocks in {name}, for which transformers has no grouped "
-                "products; choose another --dtype, such as bfloat16 or float32."
-            )
+            raise _no_products(str(config.dtype).removeprefix("torch."))
 
     def start(self, name: str, run: Callable[[], object]) -> None:
         """Run a forward as far as its experts."""

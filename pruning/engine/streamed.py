@@ -48,7 +48,7 @@ from analysis.progress import Progress, Tally
 from pruning.engine.candidate import candidate_of
 from pruning.engine.changed_weights import ChangedWeights
 from pruning.engine.full_side import OutputHead, final_hidden
-from pruning.engine.paused import PausedPlans
+from pruning.engine.paused import PausedPlans, check_products
 from pruning.measures.samples import SampleBatch, Samples
 from pruning.plan.plan import PruningPlan
 
@@ -454,6 +454,8 @@ def run_plans(
     run = sizes_of_plans(model, settings, nbytes, longest, copies=int(changes))
     at_once = experts_that_fit(model, settings, run)
     check_block(model, settings, run, at_once)
+    if at_once:
+        check_products(model, settings)
     on_disk = not (run.paused if at_once else run.states)
     states = from_home(place) / folder.name if place else folder
     hidden = HiddenStates(states, on_disk=on_disk)
