@@ -57,6 +57,7 @@ from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.tasks.calibration import calibrate_run, check_corpora, weights_run
 from pruning.tasks.evaluation import evaluate_run
 from pruning.tasks.export import is_finished_export
+from pruning.tasks.probing import is_unknown, probing
 from pruning.tasks.recipe_costs import recipe_parts
 from pruning.tasks.repair import repair_run
 from pruning.tasks.search import check_measured, search_folder
@@ -87,7 +88,10 @@ def prune(machine: Machine, *, path: RecipeFile) -> None:
         pruned = load_model_index(recipe.export.model, revision=recipe.export.revision)
     _check(recipe, machine, model, pruned)
     out.print(f"{path}: recipe {recipe.digest[:8]} for {model.name}")
-    course = Course(recipe_parts(recipe, machine, model, pruned))
+    parts = recipe_parts(recipe, machine, model, pruned)
+    if is_unknown(parts.whole):
+        follow(probing(parts.whole, model, recipe.dtype, machine.device or "auto"))
+    course = Course(parts)
     work = _Work(recipe, machine, model, path, course)
     plan, notes = _make(work)
     plans = {path.with_name(f"{path.stem}.plan.json"): plan}

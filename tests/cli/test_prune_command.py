@@ -9,6 +9,7 @@ import pytest
 
 from analysis.drain import drain
 from analysis.model.opening import load_model_index
+from analysis.stats.rates import keep_rates, known_rates
 from analysis.stats.store import stats_store
 from builders import tiny_checkpoint
 from pruning.plan.plan import load_plan
@@ -42,6 +43,14 @@ def test_run_is_calibrate_plan_and_export(recipe, works, tiny, corpora, here):
     assert (here / "pruned" / "recipe.yaml").read_bytes() == path.read_bytes()
     manifest = json.loads((here / "pruned" / "moeprune_manifest.json").read_text())
     assert manifest["files"]["recipe.yaml"]["bytes"] == path.stat().st_size
+
+
+def test_a_machine_of_which_nothing_is_known_is_probed_before_long_work(recipe, works):
+    works("prune", recipe(export=None), "--stats-dir", "stats")  # a second of it would be too much
+    assert known_rates() == {}
+    keep_rates({"sum": 9e5})  # all that this does not do
+    works("prune", recipe(export=None), "--stats-dir", "stats")
+    assert known_rates().keys() > {"sum", "multiply", "read"}
 
 
 @pytest.mark.parametrize(
