@@ -4,6 +4,7 @@ A run tells more, see `analysis.stats.rates`. Rates are seconds for a unit of co
 """
 
 import hashlib
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -108,6 +109,27 @@ def byte_seconds(model: MoEModel) -> tuple[float, float]:
         if before - started > _SECONDS:
             break
     return min(reading), min(reading) + min(hashing)
+
+
+def loading_seconds(model: MoEModel, dtype: str = "auto") -> float:
+    """Seconds of the CPU for a byte of the shards to be read, and to become a weight.
+
+    The median: some parts may get memory that was freed, which is ten times as fast.
+    """
+    import torch
+
+    from analysis.calibration.loading import DTYPES, resolve_dtype
+
+    stored, loaded = DTYPES[resolve_dtype("auto", model)], DTYPES[resolve_dtype(dtype, model)]
+    weights, took = list[torch.Tensor](), list[float]()
+    before = time.thread_time()
+    for part in _parts(model):
+        whole = len(part) - len(part) % stored.itemsize
+        read = torch.frombuffer(bytearray(part[:whole]), dtype=stored)
+        weights.append(read.to(loaded, copy=True))  # kept, so that the next ones take more memory
+        took.append((time.thread_time() - before) / whole)
+        before = time.thread_time()
+    return statistics.median(took)
 
 
 def _parts(model: MoEModel) -> Iterator[bytes]:

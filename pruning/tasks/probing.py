@@ -16,7 +16,7 @@ from pruning.tasks import Steps
 # Work that is as fast as products in this dtype; "" is that of the request.
 _PRODUCTS: Final = {"multiply": "", "observe": "", "run repaired": "", "fit": "float32"}
 _LOADED: Final = {"read": "", "load": "auto"}  # bytes that become weights
-_LOADING: Final = 1.0  # of the time of a forward of the same cost; see decision 66
+_LOADING: Final = 0.75  # of this speed, what loading reaches, which also stacks experts
 # A model, its dtype and its device.
 Way = tuple[MoEModel, str, str]
 # Seconds of work from which on a second for its time left is well spent.
@@ -30,10 +30,15 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
     """
     known, rates = run_rates(), dict[str, float]()
     missing = {kind for kind, amount in whole.left.items() if amount} - known.keys()
-    from analysis.calibration.probe import byte_seconds, invert_rate, multiply_rate
+    from analysis.calibration.probe import (
+        byte_seconds,
+        invert_rate,
+        loading_seconds,
+        multiply_rate,
+    )
 
     speed = cache(partial(multiply_rate, model, device=device))
-    for kind, own in {**_PRODUCTS, **_LOADED}.items():
+    for kind, own in _PRODUCTS.items():
         if kind in missing:
             rates[kind] = speed(own or dtype)
     if "invert" in missing:
@@ -41,10 +46,12 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
     if missing & {*READING}:
         disk, hashing = byte_seconds(model)
         rates["hash"] = hashing * RATES["hash"]
-        if "check" in missing:  # hashed too
-            rates["check"] = hashing * RATES["check"]
-        for kind in rates.keys() & _LOADED:
-            rates[kind] = max(_LOADING * rates[kind], disk * RATES[kind])
+        loading = cache(partial(loading_seconds, model))
+        if "check" in missing:  # the source's bytes are read and compared too
+            rates["check"] = (hashing + loading("auto")) * RATES["check"]
+        for kind in missing & _LOADED.keys():
+            seconds = loading(_LOADED[kind] or dtype) / _LOADING
+            rates[kind] = max(disk, seconds) * RATES[kind]
     try:
         if rates:
             keep_probed(rates)
