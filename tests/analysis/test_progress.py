@@ -93,6 +93,27 @@ def test_what_a_part_states_replaces_what_was_expected():
     assert parts.whole.fraction == 1
 
 
+def test_work_that_is_left_out_is_expected_no_longer():
+    tally = Tally({"fit": 6.0, "invert": 4.0})
+    tally.add("fit", 1.0)
+    tally.leave_out({"fit": 3.0, "invert": 2.0})
+    assert tally.whole == Whole({"fit": 3.0, "invert": 2.0}, {"fit": 1.0, "invert": 0.0})
+
+
+def test_bytes_say_how_slow_other_bytes_are_and_not_products(clock):
+    pace = Pace(clock, lambda: {"read": 1.0, "load": 2.0, "multiply": 3.0, "fit": 4.0})
+    total = {"read": 10.0, "load": 10.0, "multiply": 10.0, "fit": 10.0}
+    pace.take(Progress("loading", 0, 0, whole=Whole(total)))
+    clock.now += 20.0  # all bytes that were to be read, in twice the time
+    done = {"read": 10.0}
+    pace.take(Progress("loading", 0, 0, whole=Whole(total, done)))
+    assert pace.seconds_left == pytest.approx(2 * 10 * (2.0 + 3.0 + 4.0))  # all that is known
+    clock.now += 30.0
+    done |= {"multiply": 10.0}
+    pace.take(Progress("running", 0, 0, whole=Whole(total, done)))
+    assert pace.seconds_left == pytest.approx(2 * 10 * 2.0 + 10 * 4.0)
+
+
 def test_a_task_that_is_stopped_or_fails_stops_its_parts():
     seen = []
 
