@@ -213,7 +213,8 @@ def series_name(row: Mapping[Any, object], way: str = "") -> str:
 
 def measures_of(results: pd.DataFrame) -> list[str]:
     """The measures of a table, in the order of MEASURES."""
-    return [name for name in MEASURES if name in set(results["measure"])]
+    measured = set(results["measure"].unique())
+    return [name for name in MEASURES if name in measured]
 
 
 def usual_measure(results: pd.DataFrame) -> str:

@@ -226,7 +226,7 @@ def random_losses(losses: Iterable[PlanLoss]) -> pd.DataFrame:
         is_random = loss.is_random and not (loss.is_repaired or loss.facts.bits)
         is_random &= loss.facts.granularity == EXPERT_GRANULARITY
         if (is_random or is_original) and not (loss.way or loss.missing):
-            draws[int(loss.facts.columns["bytes"])].append(loss.mean)
+            draws[int(loss.facts.bytes_after or 0)].append(loss.mean)
     rows = [(size, min(means), max(means)) for size, means in sorted(draws.items())]
     return pd.DataFrame(rows, columns=["bytes", "low", "high"])
 

@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from analysis.cache_keys import most_results
 from analysis.criteria import criterion_label
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html
@@ -19,10 +20,11 @@ from app.charts.criterion_looks import looks
 from app.charts.evaluations import pool_draws
 from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series, signed
+from pruning.measures.store import readable_records
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.repair_reference import variant_words
 from pruning.planning.choice import schedule_words
-from pruning.records.evaluation import EvaluationRecord, evaluation_table
+from pruning.records.evaluation import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.records.plan_facts import VARIANT_COLUMNS
 from pruning.records.quality import record_ways
 
@@ -90,6 +92,16 @@ def same_bytes_table(records: Sequence[EvaluationRecord]) -> pd.DataFrame:
     return sizes.sort_values(["removed", "corpus", "change"], kind="stable", ignore_index=True)
 
 
+def same_bytes_of(loaded: Loaded) -> pd.DataFrame:
+    """`same_bytes_table` of the readable evaluations of the model."""
+    return loaded.study.cached(_stored_table, loaded.study.evaluations, loaded.model.identity)
+
+
+@most_results(4)
+def _stored_table(store: EvaluationStore, identity: str) -> pd.DataFrame:
+    return same_bytes_table(readable_records(store, identity)[0])
+
+
 def usual_size(table: pd.DataFrame) -> float:
     """The sparsity at which HEAPr's claim was tested on most corpora, else the least."""
     tested = table[table["candidate"] == CLAIMED].groupby("removed")["corpus"].nunique()
@@ -100,8 +112,7 @@ def usual_size(table: pd.DataFrame) -> float:
 @chart("same-bytes", "explore", granularity=NEURON_GRANULARITY)
 def draw(loaded: Loaded) -> Drawing:
     """Neurons or whole experts of the same bytes."""
-    records = loaded.study.evaluations.records(loaded.model.identity)
-    table = same_bytes_table(records)
+    table = same_bytes_of(loaded)
     if table.empty:
         raise StatsError(
             f"{loaded.model.name} has no evaluations of neurons and of whole experts of the same "

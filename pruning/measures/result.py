@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -249,7 +249,7 @@ def document_places(documents: Sequence[int] | IntArray | None, num_samples: int
     return np.array([places[document] for document in document_ids], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SampleValues:
     """A value of every sample, with the document that the sample is of."""
 
@@ -257,12 +257,12 @@ class SampleValues:
     # Of each sample; None if unknown, as of windows of one text: then each counts as its own.
     documents: Sequence[int] | IntArray | None = None
 
-    @property
+    @cached_property
     def num_documents(self) -> int:
         """How many are known to be independent."""
         return len(set(document_places(self.documents, len(self.numbers)).tolist()))
 
-    @property
+    @cached_property
     def _clusters(self) -> IntArray:
         """(samples,) what is independent: documents; of a single one its samples, for want of more.
 

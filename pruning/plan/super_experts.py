@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from analysis.cache_keys import Cache, uncached
 from analysis.ranking.super_experts import super_experts
 from pruning.plan.plan import PruningPlan, fit_plan
 
@@ -18,7 +19,9 @@ _MOST_NAMED = 5
 _STICKS_OUT = 10.0
 
 
-def super_note(plan: PruningPlan, model: MoEModel, store: StatsStore) -> str | None:
+def super_note(
+    plan: PruningPlan, model: MoEModel, store: StatsStore, cached: Cache = uncached
+) -> str | None:
     """The super experts that a plan removes or cuts, of those far above the median expert.
 
     None if it keeps them all, or no run tells.
@@ -28,7 +31,7 @@ def super_note(plan: PruningPlan, model: MoEModel, store: StatsStore) -> str | N
     runs = _runs_of(plan, store.of_model(model.identity, "routed"))
     if not runs:
         return None
-    supers = super_experts(runs)
+    supers = cached(super_experts, runs)
     if supers.unknown:
         return (
             f"Whether the plan removes super experts is not known: {supers.unknown[0]} is of an "

@@ -275,10 +275,13 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
             "evaluation": record.record_id,
             "model": record.model.name,
             "plan": record.plan_digest,
-            **record.plan.columns,
+            **columns,
             "corpus": record.corpus["name"],
             "measure": name,
-            **asdict(metric),
+            "mean": metric.mean,
+            "pooled": metric.pooled,
+            "low": metric.low,
+            "high": metric.high,
             "full": record.full[name].mean if name in record.full else None,
             "num_samples": record.count_of(name).samples,
             "num_documents": record.count_of(name).documents,
@@ -287,6 +290,7 @@ def evaluation_table(records: Iterable[EvaluationRecord]) -> pd.DataFrame:
             "created_at": record.created_at,
         }
         for record in records
+        for columns in [record.plan.columns]
         for name, metric in record.metrics.items()
     ]
     table = pd.DataFrame(rows, columns=list(TABLE_COLUMNS))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -25,6 +27,12 @@ VARIANT_COLUMNS = ("repaired_on", "calibrated_on", "bits", "top_k", "repair_toke
 # repeated with more groups they have other ids and equal numbers.
 MADE_BY = ("criterion", "gate", "corpora", "schedule", "sparsity")
 _COUNTS = r"^([1-9]\d{0,3}(\.[1-9]\d{0,3})*)?$"
+
+
+# Pages ask it of every measured plan on every run; a check takes ten times as long as a look-up.
+@lru_cache(maxsize=1 << 12)
+def _spec_of(text: str) -> PlanSpec:
+    return PlanSpec.model_validate_json(text)
 
 
 def _text_of(top_k: object) -> object:
@@ -70,7 +78,7 @@ class PlanFacts(RecordPart):
     @property
     def asked(self) -> PlanSpec | None:
         """What was asked of the plan; None if it was made otherwise, or by an earlier version."""
-        return PlanSpec.model_validate(self.spec) if self.spec else None
+        return _spec_of(json.dumps(self.spec)) if self.spec else None
 
     @property
     def repair_corpora(self) -> tuple[str, ...]:
@@ -97,7 +105,10 @@ class PlanFacts(RecordPart):
     def columns(self) -> dict[str, Any]:
         """Columns of tables of records; `sparsity` as asked, `removed` and sizes as they are."""
         return {
-            **self.model_dump(include={"criterion", "schedule", "granularity", "sparsity"}),
+            "criterion": self.criterion,
+            "schedule": self.schedule,
+            "sparsity": self.sparsity,
+            "granularity": self.granularity,
             "calibrated_on": "+".join(self.corpora),
             "repaired_on": "+".join(self.repair_corpora),
             "repair_tokens": self.repair_tokens,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final
 
 from pruning.measures.result import (
@@ -78,6 +79,7 @@ def unseen(loss: PlanLoss, judged_on: Mapping[str, Any]) -> PlanLoss | None:
     return replace(loss, change=change, right={}) if change else None
 
 
+@lru_cache(maxsize=1 << 10)
 def difference(one: PlanLoss, other: PlanLoss) -> Difference | None:
     """Loss of `one` minus that of `other` on the corpora of both, in nats per token.
 

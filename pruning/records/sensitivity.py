@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from filelock import FileLock
 from pydantic import model_validator
@@ -16,7 +17,7 @@ from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.measurements.block import Block
 from pruning.measurements.records import TableStore
 from pruning.measures.points import MEASURES, WHOLE, Point, Points
-from pruning.measures.store import Count, Record
+from pruning.measures.store import Count, OfRecords, Record
 from pruning.plan.plan import digest_word
 
 if TYPE_CHECKING:
@@ -116,6 +117,17 @@ class SensitivityRecord(Record):
         return ListedPoint(base, layer, point.level, num_samples, plan)
 
 
+def _by_order(records: Sequence[SensitivityRecord]) -> dict[str, list[SensitivityRecord]]:
+    """Digest of an order -> its records, newest first."""
+    by_order = defaultdict[str, list[SensitivityRecord]](list)
+    for record in sorted(records, key=lambda r: (r.created_at, r.record_id), reverse=True):
+        by_order[record.order["digest"]].append(record)
+    return dict(by_order)
+
+
+_BY_ORDER: Final = OfRecords(_by_order)
+
+
 class SensitivityStore(TableStore[SensitivityRecord]):
     """Sensitivity records of one or more statistics directories; new ones go to the first."""
 
@@ -123,10 +135,8 @@ class SensitivityStore(TableStore[SensitivityRecord]):
 
     def of_order(self, identity: str, digest: str) -> list[SensitivityRecord]:
         """The records of an order, newest first."""
-        records = [record for record in self.records(identity) if record.order["digest"] == digest]
-        return sorted(
-            records, key=lambda record: (record.created_at, record.record_id), reverse=True
-        )
+        self.table.refresh()  # what is kept of an unchanged file has its numbers there
+        return _BY_ORDER(self, identity).get(digest, [])
 
     def points(self, record: SensitivityRecord) -> Points:
         """The points of a record, with the values that are known on its samples."""

@@ -14,7 +14,7 @@ from app.charts import neuron_cut
 from app.charts.chart import Drawing
 from app.charts.listing import CHARTS
 from app.charts.neurons import MOST_TARGETS, clicked_expert, most_divided
-from app.charts.same_bytes import same_bytes_table, usual_size
+from app.charts.same_bytes import same_bytes_of, usual_size
 from app.literal import literal
 from app.loaded import Loaded
 from app.pages.explore.evidence import bins_part
@@ -42,7 +42,8 @@ def same_bytes_part(loaded: Loaded) -> None:
         "**Neurons or whole experts?** Held-out loss of plans of equal size in bytes (within 1%), "
         "each ranked and measured on the same corpus."
     )
-    table = same_bytes_table(records_of(loaded, EvaluationStore))
+    records_of(loaded, EvaluationStore)  # warns of what cannot be read
+    table = same_bytes_of(loaded)
     if table.empty:
         inform(
             f"{literal(loaded.model.name)} has no evaluations of neuron and whole-expert plans of "

@@ -121,7 +121,8 @@ def _terms(loaded: Loaded, plan: PruningPlan) -> Mapping[str, Any] | None:
 
 def notes_part(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Notes on the plan, one line each."""
-    supers = super_note(current_plan.plan, loaded.model, loaded.study.store)
+    study = loaded.study
+    supers = super_note(current_plan.plan, loaded.model, study.store, study.cached)
     notes = filter(None, (*current_plan.plan.notes, supers))
     for note in filter(None, (*map(literal, notes), prediction_error(loaded))):
         st.markdown(f":material/info: {note}")
