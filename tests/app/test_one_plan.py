@@ -23,7 +23,7 @@ def test_every_page_is_about_the_plan_of_the_address(open_page, go_to, address):
             assert digest(test) == shown.plan.digest, page
             addresses.append(dict(test.query_params))
     # A reload, or a link that another person opens, knows the address alone.
-    assert digest(open_page("start", **addresses[-1])) == shown.plan.digest
+    assert digest(open_page("export", **addresses[-1])) == shown.plan.digest
 
 
 def test_an_address_without_controls_opens_the_best_plan_that_engines_serve(open_page):
