@@ -203,6 +203,11 @@ def drawn(name):
     return CHARTS[name].draw(of_demo(CHARTS[name].granularity))
 
 
+@cache
+def light(name):
+    return drawn(name).figure()
+
+
 @every_chart
 class TestChart:
     def test_it_has_a_title_and_a_page_that_draws_it(self, name):
@@ -221,10 +226,11 @@ class TestChart:
 
     def test_its_figures_have_the_look_of_the_theme(self, name):
         drawing = drawn(name)
-        for draw in (drawing.figure, *drawing.panels.values()):
-            light, dark = draw(dark=False), draw(dark=True)
-            assert light.to_json() != dark.to_json()
-            for figure, is_dark in ((light, False), (dark, True)):
+        pairs = [(light(name), drawing.figure(dark=True))]
+        pairs += [(draw(dark=False), draw(dark=True)) for draw in drawing.panels.values()]
+        for pair in pairs:
+            assert pair[0].to_json() != pair[1].to_json()
+            for figure, is_dark in zip(pair, (False, True), strict=True):
                 assert figure.data
                 assert figure.layout.font.color == theme.ink(is_dark)
                 assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"
@@ -241,7 +247,7 @@ class TestChart:
     def test_a_chosen_expert_is_marked_where_each_expert_has_a_mark(self, name):
         table = drawn(name).table
         has_marks = {"layer", "expert"} <= set(table) and name not in SUMMED
-        assert theme.pinned(False) not in drawn(name).figure().to_json()
+        assert theme.pinned(False) not in light(name).to_json()
         if has_marks:
             layer, expert = map(int, table[["layer", "expert"]].iloc[len(table) // 2])
             chosen = of_demo(CHARTS[name].granularity).choosing(expert=(layer, expert))
@@ -252,9 +258,9 @@ class TestChart:
         assert drawing.about.startswith(f"demo {load_model_index('demo').identity[:8]} | ")
         assert CHARTED[name].of in drawing.about
         assert f"moe-prune-studio {tool_version()}" in drawing.about
-        footer = drawing.exported().layout.annotations[-1].text.replace("<br>", " ")
-        assert footer == drawing.about
-        assert len(drawing.figure().layout.annotations) < len(drawing.exported().layout.annotations)
+        notes = drawing.exported().layout.annotations
+        assert notes[-1].text.replace("<br>", " ") == drawing.about
+        assert len(light(name).layout.annotations) < len(notes)
 
     def test_its_command_gives_the_same(self, name, works, here):
         drawing, chart = drawn(name), CHARTS[name]
