@@ -138,6 +138,8 @@ def test_every_command_computes_in_float64(works, tiny, corpora, plan, here, com
     places = {"MODEL": tiny, "PLAN": plan, "CORPUS": corpora[1]}
     words = [places.get(word, word) for word in command.split()]
     works(*words, "--seq-len", "9", "--dtype", "float64", "--stats-dir", here / "own")
+    written = "".join(path.read_text() for path in (here / "own").rglob("*.json"))
+    assert set(re.findall(r'"dtype":\s*"(\w+)"', written)) - {"F32"} == {"float64"}  # of weights
 
 
 def test_documents_that_calibration_read_are_not_evaluated_on(works, tiny, corpora, stats):

@@ -58,6 +58,8 @@ def test_a_folder_may_have_a_name_that_pyarrow_or_safetensors_take_for_another(
     works("weights", tiny, *shared[2:])
     ranked = ("--criterion", "aimer", "--bins", 2, "--samples", 2)
     works("bins", tiny, *ranked, "--corpus", corpora[0], "--hidden-states-dir", name, *shared)
+    assert (here / name / "scores.parquet").stat().st_size
+    assert list((here / name).rglob("*bins*"))
 
 
 def test_a_long_word_is_cut_in_an_error(moeprune, tiny, here):

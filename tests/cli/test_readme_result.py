@@ -23,7 +23,7 @@ RANDOM = re.compile(r"random experts, mean of (\d+) draws")
 BLEND = " ".join(f"--calibrated-on {corpus}" for corpus in CORPORA)
 HELD_OUT = " ".join(f"--corpus {corpus}" for corpus in (*CORPORA, "demo-recipes"))
 # Of the random plans so many are measured again; all ship, and README has their mean.
-DRAWS = 4
+DRAWS = 2
 RUN = """
 import json, sys
 from app.cli import main
