@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import streamlit as st
 from streamlit.column_config import CheckboxColumn, NumberColumn, ProgressColumn, TextColumn
@@ -203,8 +202,7 @@ def _with_losses(loaded: Loaded, sides: ScheduleComparison) -> pd.DataFrame:
         worst=[plan_loss.worst if plan_loss else math.nan for plan_loss in measured],
     )
     if error := loaded.study.sum_error(loaded.first):
-        groups = sides.counts.groupby("schedule", sort=False)
-        plans = np.array([rows["removed"].to_numpy() for _, rows in groups])
+        plans = sides.counts["removed"].to_numpy().reshape(len(table), -1)
         table["predicted"] = error.bands(plans)[0].median
     return table
 
