@@ -353,7 +353,8 @@ def test_no_loader_is_left_to_ask_whether_code_is_trusted():
     silent = []
     for folder in ("analysis", "pruning", "app"):
         for path in (ROOT / folder).rglob("*.py"):
-            for function in ast.walk(ast.parse(path.read_text())):
+            source = path.read_text()
+            for function in ast.walk(ast.parse(source)) if ".from_" in source else ():
                 if isinstance(function, ast.FunctionDef):
                     text = ast.unparse(function)
                     loads = re.search(r"(?<!super\(\))\.from_(pretrained|config)\(", text)

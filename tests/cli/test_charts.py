@@ -170,7 +170,8 @@ def test_charts_are_those_of_the_folder_and_are_drawn_in_one_place():
 def files_that_call(name):
     """Files of `app/` that call something of this name."""
     for path in sorted(APP.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        source = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)) if f"{name}(" in source else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func) == name:
                 yield path.relative_to(APP).as_posix()
 
