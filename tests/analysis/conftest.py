@@ -1,6 +1,7 @@
 """Runs on disk that no model made, and the demo's tokenizer."""
 
 import pytest
+from calibrations import describe
 from threads import one_thread  # noqa: F401
 
 from analysis.calibration.loading import load_tokenizer
@@ -15,6 +16,12 @@ from builders.statistics import random_columns, run_manifest
 def tokenizer():
     """The demo's; a test that needs another chat template sets it."""
     return load_tokenizer(load_model_index("demo"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A Qwen3-MoE: sparse layers 0, 2, 3 of 6 experts, top-2; layer 1 is dense."""
+    return describe(tmp_path_factory.mktemp("models") / "tiny", "qwen3_moe")
 
 
 @pytest.fixture

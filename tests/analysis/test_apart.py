@@ -50,18 +50,11 @@ def test_tasks_are_of_a_benchmark_by_how_they_begin():
     assert not is_of_benchmark("archaeology", "arc")
 
 
-def not_opened(corpus):
-    raise AssertionError(f"{corpus} was opened")
-
-
-def test_a_test_set_is_refused_by_name_before_it_is_fetched():
-    with pytest.raises(CorpusError, match=r"test data of the benchmark piqa.*--allow-test-set"):
-        open_apart("hub:ybisk/piqa,split=validation", not_opened, {})
-
-
-def test_a_test_set_that_is_allowed_is_named_in_the_facts():
-    source = Source(lambda seed: iter(()), facts={"source": {}})
+def test_a_test_set_is_refused_before_it_is_fetched_or_named_in_the_facts():
     corpus = "hub:ybisk/piqa,split=validation"
+    with pytest.raises(CorpusError, match=r"test data of the benchmark piqa.*--allow-test-set"):
+        open_apart(corpus, lambda _: pytest.fail("it was opened"), {})
+    source = Source(lambda seed: iter(()), facts={"source": {}})
     facts = open_apart(corpus, lambda _: source, {}, allowed=True).facts
     assert facts == {"source": {}, TEST_SETS: ["piqa"]}
 

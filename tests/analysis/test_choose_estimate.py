@@ -92,17 +92,6 @@ def test_corpora_or_runs_are_chosen_from(model, store, calibrated):
     assert [part.run for part in routed_runs(store, model, (), [code.manifest.run_id])] == [code]
 
 
-def test_of_one_corpus_the_run_with_the_most_tokens_counts(model, store, calibrated):
-    largest = calibrated("prose", seed=1, tokens=900)
-    calibrated("prose", seed=2, tokens=400)
-    smaller = calibrated("prose", seed=3, tokens=500)
-    assert [part.run for part in routed_runs(store, model, (), ())] == [largest]
-    (chosen,) = routed_runs(store, model, (), [smaller.manifest.run_id])
-    assert chosen.run == smaller
-    newest = calibrated("prose", seed=4, tokens=900)
-    assert [part.run for part in routed_runs(store, model, (), ())] == [newest]
-
-
 def test_a_shipped_run_counts_before_larger_and_newer_own_ones(model, store, calibrated, tmp_path):
     shipped = calibrated("prose", seed=1, tokens=400)
     both = StatsStore(tmp_path / "own", store.target)
@@ -127,19 +116,24 @@ def test_a_shipped_run_counts_before_larger_and_newer_own_ones(model, store, cal
     assert chosen("damage")[0] == damage.manifest.run_id
 
 
-def test_a_choice_among_several_runs_of_a_corpus_is_said(model, store, calibrated):
+def test_of_one_corpus_the_newest_of_the_largest_runs_counts_and_is_said(model, store, calibrated):
+    def chosen(name, *run_ids):
+        found = choose_stats(CRITERIA[name], store, model, (), run_ids)
+        return *found.runs, *found.notes
+
     first = calibrated("prose", seed=1, groups=("routed", "damage"), tokens=900)
-    assert choose_stats(CRITERIA["reap"], store, model).notes == ()
+    assert chosen("reap") == (first,)
     second = calibrated("prose", seed=2, tokens=400)
-    (note,) = choose_stats(CRITERIA["reap"], store, model).notes
     used = f"prose has 2 runs; using {first.manifest.run_id}, the largest"
-    assert note == f"{used}; choose another with `moeprune plan --run ID`"
-    (note,) = choose_stats(CRITERIA["damage"], store, model).notes
+    assert chosen("reap") == (first, f"{used}; choose another with `moeprune plan --run ID`")
+    run, note = chosen("damage")
+    assert run == first
     assert f"{used} of those with what" in note
-    calibrated("prose", seed=3, tokens=900)
-    (note,) = choose_stats(CRITERIA["reap"], store, model).notes
+    third = calibrated("prose", seed=3, tokens=900)
+    run, note = chosen("reap")
+    assert run == third
     assert "the newest of the largest" in note
-    assert choose_stats(CRITERIA["reap"], store, model, (), [second.manifest.run_id]).notes == ()
+    assert chosen("reap", second.manifest.run_id) == (second,)
 
 
 def test_a_newer_run_in_another_dtype_does_not_break_a_blend(model, store, calibrated):

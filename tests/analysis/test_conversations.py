@@ -22,7 +22,19 @@ from analysis.corpora.streams import open_corpus
 from analysis.corpora.tokens import ChatFormat
 from analysis.errors import CorpusError
 from builders.chat_templates import TEMPLATES
-from builders.conversations import ASKED, CALL, FORMS, FUNCTION, SAID, SEARCH, called, written
+from builders.conversations import (
+    ASKED,
+    CALL,
+    FORMS,
+    FUNCTION,
+    SAID,
+    SEARCH,
+    called,
+    in_parts,
+    said,
+    user,
+    written,
+)
 
 
 @pytest.mark.parametrize("tools", [[SEARCH], json.dumps([SEARCH]), [json.dumps(SEARCH)]])
@@ -67,7 +79,7 @@ USUAL = {
     ),
     "history": (
         {"instruction": "c", "output": "d", "history": [["a", "b"]]},
-        (ASKED, SAID, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}),
+        (ASKED, SAID, user("c"), said("d")),
     ),
     "calls": (
         {"query": "a", "answers": json.dumps([FUNCTION]), "tools": json.dumps([{"name": "w"}])},
@@ -96,7 +108,7 @@ USUAL = {
         (ASKED, {"role": "tool", "name": "w", "content": "5"}),
     ),
     "a call of OpenAI's first form": (
-        {"messages": [ASKED, {"role": "assistant", "content": None, "function_call": FUNCTION}]},
+        {"messages": [ASKED, said(None, function_call=FUNCTION)]},
         (ASKED, calling(CALL)),
     ),
 }
@@ -113,32 +125,26 @@ def test_usual_rows_are_what_they_are(tmp_path, row, turns):
 BAD = {
     "no role": ({"messages": [{"content": "a"}]}, "turn 1 of messages has no role"),
     "no content": ({"messages": [ASKED, {"role": "assistant"}]}, "turn 2 of messages has a role"),
-    "null content": ({"messages": [{"role": "user", "content": None}]}, "but no content"),
-    "a number": ({"messages": [{"role": "user", "content": 5}]}, "content that is no text, but 5"),
+    "null content": ({"messages": [user(None)]}, "but no content"),
+    "a number": ({"messages": [user(5)]}, "content that is no text, but 5"),
     "image": (
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+        {"messages": [user([{"type": "image_url", "image_url": "x"}])]},
         "turn 1 of messages has a part of the type image_url",
     ),
     "speaker": ({"conversations": [{"from": "narrator", "value": "a"}]}, "is from 'narrator'"),
     "tools": ({"messages": [ASKED], "tools": "search"}, "tools must be a list of tools"),
-    "calls": (
-        {"messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]},
-        "tool_calls must be a list of calls",
-    ),
+    "calls": ({"messages": [calling({"id": 1})]}, "tool_calls must be a list of calls"),
     "function": (
-        {"messages": [{"role": "assistant", "content": "a", "function_call": "weird"}]},
+        {"messages": [said("a", function_call="weird")]},
         "tool_calls must be a list of calls",
     ),
     "no speaker": ({"conversations": [{"from": None, "value": "a"}]}, "has no role"),
     "answers": ({"query": "a", "answers": "none"}, "answers must be a list of calls"),
     "history": ({"instruction": "a", "output": "b", "history": ["c"]}, "history must be a list"),
-    "no text": (
-        {"prompt": [{"role": "user", "content": " "}], "response": ""},
-        "has text or calls",
-    ),
+    "no text": ({"prompt": [user(" ")], "response": ""}, "has text or calls"),
     "system": ({"messages": [ASKED], "system": ["a"]}, 'system must be a text, not ["a"]'),
     "nameless part": (
-        {"messages": [{"role": "user", "content": [{"image": "a.png"}]}]},
+        {"messages": [user([{"image": "a.png"}])]},
         "turn 1 of messages has a part of the type image;",
     ),
 }
@@ -237,30 +243,19 @@ def test_peeking_passes_over_bad_rows(tmp_path):
 
 
 # A row of each part, as its dataset has them; the second has tools and calls as JSON.
+_BASH = {"function": {"name": "bash", "arguments": '{"command": "aspen"}'}}
+_TRAJECTORY = [
+    {"role": "system", "content": "maple", "agent": "a"},
+    *(user(in_parts("hazel")), said("rowan", tool_calls=[_BASH])),
+    {"role": "tool", "content": in_parts("willow")},
+]
+_TOOLS = [{"name": "weather", "description": "d", "parameters": {}}]
 PARTS = {
     "evol-codealpaca-v1": {"instruction": "alder", "output": "birch"},
     "xlam-function-calling-60k": {
-        "query": "cedar",
-        "answers": json.dumps([FUNCTION]),
-        "tools": json.dumps([{"name": "weather", "description": "d", "parameters": {}}]),
+        **{"query": "cedar", "answers": json.dumps([FUNCTION]), "tools": json.dumps(_TOOLS)}
     },
-    "SWE-smith-trajectories": {
-        "messages": json.dumps(
-            [
-                {"role": "system", "content": "maple", "agent": "a"},
-                {"role": "user", "content": [{"type": "text", "text": "hazel"}]},
-                {
-                    "role": "assistant",
-                    "content": "rowan",
-                    "tool_calls": [
-                        {"function": {"name": "bash", "arguments": '{"command": "aspen"}'}}
-                    ],
-                },
-                {"role": "tool", "content": [{"type": "text", "text": "willow"}]},
-            ]
-        ),
-        "resolved": True,
-    },
+    "SWE-smith-trajectories": {"messages": json.dumps(_TRAJECTORY), "resolved": True},
 }
 
 

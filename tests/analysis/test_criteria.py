@@ -3,6 +3,7 @@
 A new criterion adds a row to `ROWS`, and its eight scores by hand to tests/golden/test_criteria.py.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from permanent_names import EXPONENTS
 
-from analysis.criteria import CRITERIA, RANKABLE, get_criterion, unified
+from analysis.criteria import CRITERIA, RANKABLE, VARIANTS, get_criterion, unified
+from analysis.criteria.heapr import camera_p
 from analysis.criteria.weight_based import zero_experts
 from analysis.errors import CriterionError
 from analysis.ranking.experts import rank_experts
@@ -21,7 +23,9 @@ from analysis.stats.tables import ExpertStats, WeightStats
 from builders.statistics import random_stats, run_manifest, stats_of
 
 FAMILY = "arXiv:2606.15716, Table 1"
-WEIGHTS = "l1 l2_squared numel"
+CAMERA = "HEAPr, section 4.2; arXiv:2508.02322"
+SQUARES, MONE = "applied_g2_f2 num_tokens", "num_tokens g0_f2 applied_g1_f0 vector_sum_sq"
+PATHS, WEIGHTS = "path_samples path_weight node_weight", "l1 l2_squared numel"
 # Name, label, reference, columns with applied gates, source, and what else holds: `gate` weights
 # count, the `larger` go, it ranks `neurons`, and these only `within` a layer, it reads `samples`;
 # twice the statistics give twice the score (`sum`) or the same (`mean`).
@@ -33,40 +37,12 @@ ROWS = [
     ("man", "MAN", FAMILY, "g0_f1 num_tokens", "routed", "mean"),
     ("msan", "MSAN", FAMILY, "g0_f2 num_tokens", "routed", "mean"),
     ("gate-ean", "Gate-weighted EAN", FAMILY, "applied_g1_f1 num_tokens", "routed", "gate sum"),
-    (
-        "squared-gate-energy",
-        "Squared-gate energy",
-        FAMILY,
-        "applied_g2_f2 num_tokens",
-        "routed",
-        "gate sum",
-    ),
-    (
-        "mone",
-        "MoNE",
-        "arXiv:2606.15716, Table 6",
-        "num_tokens g0_f2 applied_g1_f0 vector_sum_sq",
-        "routed",
-        "gate",
-    ),
+    ("squared-gate-energy", "Squared-gate energy", FAMILY, SQUARES, "routed", "gate sum"),
+    ("mone", "MoNE", "arXiv:2606.15716, Table 6", MONE, "routed", "gate"),
     ("damage", "Exact damage", "arXiv:2606.15716, Eq. 5-8", "damage num_tokens", "routed", "sum"),
     ("heapr", "HEAPr", "HEAPr, Eq. 15-16", "num_tokens neuron_product", "routed", "neurons"),
-    (
-        "camera-p",
-        "CAMERA-P",
-        "HEAPr, section 4.2; arXiv:2508.02322",
-        "neuron_norm_sum neuron_peak_sum",
-        "routed",
-        "neurons within",
-    ),
-    (
-        "pathfinder",
-        "MoE Pathfinder",
-        "MoE Pathfinder, Eq. 1-12",
-        "path_samples path_weight node_weight",
-        "routed",
-        "samples",
-    ),
+    ("camera-p", "CAMERA-P", CAMERA, "neuron_norm_sum neuron_peak_sum", "routed", "neurons within"),
+    ("pathfinder", "MoE Pathfinder", "MoE Pathfinder, Eq. 1-12", PATHS, "routed", "samples"),
     ("aimer", "AIMER", "arXiv:2603.18492", WEIGHTS, "weights", "larger mean"),
     ("magnitude", "Magnitude", "arXiv:2603.18492", WEIGHTS, "weights", "mean"),
     ("hoyer", "Hoyer", "arXiv:2603.18492", WEIGHTS, "weights", ""),
@@ -231,7 +207,66 @@ class TestCriterion:
 def test_names_stand_for_their_exponents(name, exponents):
     assert get_criterion(name).exponents == exponents
     assert get_criterion(name).name == name
-    assert get_criterion(",".join(map(str, exponents))).name == name
+    for written in (",".join(map(str, exponents)), " {}, {} ,{} ".format(*exponents)):
+        assert get_criterion(written).name == name
+
+
+def test_variants_are_listed_in_the_order_of_their_exponents():
+    wanted = [(b, alpha, beta) for b in (0, 1) for alpha in (0, 1, 2) for beta in (0, 1, 2)]
+    assert list(VARIANTS) == wanted
+    assert set(VARIANTS) - set(RANKABLE) == {(1, 0, 0)}
+    assert unified(1, 0, 0).is_constant
+
+
+SUM = r"\sum_{t: j \in E_t} "
+
+
+@pytest.mark.parametrize(
+    ("exponents", "formula", "columns"),
+    [
+        ((0, 0, 0), SUM + "1", ("num_tokens",)),
+        ((0, 1, 0), SUM + "g_{j,t}", ("renormalized_g1_f0", "num_tokens")),
+        ((0, 0, 1), SUM + r"\lVert f_{j,t} \rVert_2", ("g0_f1", "num_tokens")),
+        ((0, 2, 0), SUM + "g_{j,t}^2", ("renormalized_g2_f0", "num_tokens")),
+        (
+            (1, 1, 2),
+            r"\frac{1}{N_j} " + SUM + r"g_{j,t} \lVert f_{j,t} \rVert_2^2",
+            ("renormalized_g1_f2", "num_tokens"),
+        ),
+    ],
+)
+def test_a_variant_is_what_its_exponents_say(exponents, formula, columns):
+    criterion = unified(*exponents)
+    assert criterion.formula == f"S_j = {formula}"
+    assert criterion.columns("renormalized") == columns
+    assert (criterion.exponents, criterion.uses_gate) == (exponents, exponents[1] > 0)
+    assert (criterion.source, criterion.reference) == ("routed", FAMILY)
+    assert not criterion.is_constant
+
+
+@pytest.mark.parametrize("weight", [-0.5, math.inf, math.nan])
+def test_no_lambda_but_a_number_from_zero_on(weight):
+    with pytest.raises(CriterionError, match=f"lambda of CAMERA-P is {weight:g}; it must be 0 or"):
+        camera_p(weight)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "label"),
+    [
+        ("camera-p:0", "camera-p:0", "CAMERA-P, lambda 0"),
+        ("camera-p:1.0", "camera-p", "CAMERA-P"),
+        ("camera-p:12.5", "camera-p:12.5", "CAMERA-P, lambda 12.5"),
+        ("pathfinder:1", "pathfinder:1", "MoE Pathfinder, m 1"),
+        ("pathfinder:16384", "pathfinder:16384", "MoE Pathfinder, m 16384"),
+        ("pathfinder:100", "pathfinder", "MoE Pathfinder"),
+        ("random:0", "random:0", "Random (draw 0)"),
+        ("random:07", "random:7", "Random (draw 7)"),
+        ("random:42", "random", "Random"),
+    ],
+)
+def test_names_with_a_number(text, name, label):
+    criterion = get_criterion(text)
+    assert (criterion.name, criterion.label) == (name, label)
 
 
 def mone_directly(gates, f):
@@ -297,9 +332,10 @@ def test_hoyer_orders_experts_of_one_size_as_aimer_does(experts):
     np.testing.assert_allclose(two, (1 + one) * np.sqrt(5) / (np.sqrt(5) - 1), atol=1e-12)
 
 
-@pytest.mark.parametrize("text", ["1,0,2", " 1, 0 ,2 ", "1,  0,2", "msan"])
-def test_exponents_and_names_mean_the_same(text):
-    assert get_criterion(text).exponents == (1, 0, 2)
+UNKNOWN = (
+    "REAP;1,0;-1,0,0;;1,0,2,;camera-p:;camera-p:1.;camera-p:.5;camera-p:-1;"
+    "pathfinder:;pathfinder:1.5;pathfinder:1234567890;1234567890,0,0"
+)
 
 
 @pytest.mark.parametrize(
@@ -310,16 +346,9 @@ def test_exponents_and_names_mean_the_same(text):
         ("0,3,0", "0,3,0 are out of range"),
         ("0,0,9", "0,0,9 are out of range"),
         ("aimr", "'aimr'.*'aimer'.*exponents b,alpha,beta"),
-        *(
-            (name, f"Unknown criterion '{name}'")
-            for name in ("REAP", "1,0", "-1,0,0", "", "camera-p:-1")
-        ),
-        *((name, f"Unknown criterion '{name}'") for name in ("camera-p:", "camera-p:1.", "1,0,2,")),
-        *((name, f"Unknown criterion '{name}'") for name in ("camera-p:.5", "pathfinder:")),
-        ("pathfinder:1.5", "Unknown criterion 'pathfinder:1.5'"),
-        ("pathfinder:1234567890", "Unknown criterion"),  # more than nine digits
+        # The last two have more than nine digits.
+        *((name, f"Unknown criterion '{name}'") for name in UNKNOWN.split(";")),
         *((f"pathfinder:{paths}", "use 1 to 16,384") for paths in (0, 16_385)),
-        ("1234567890,0,0", "Unknown criterion"),
         *((f"random:{seed}", f"'random:{seed}'.*random:2") for seed in ("", "x", "1.5", "-1")),
         ("random:1234567890", "at most nine digits"),
     ],

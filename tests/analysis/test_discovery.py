@@ -157,17 +157,13 @@ def test_another_layout_is_refused_with_the_reason(shapes, message):
     [
         ({"num_experts_per_tok": None}, "one key of experts per token .* has none"),
         ({"moe_topk": 2}, "has 2: moe_topk, num_experts_per_tok"),
+        # A list, as Skywork-MoE and ERNIE-4.5-VL have, is not taken for 0.
+        ({"num_experts": [5]}, r"num_experts = \[5\] is no number of experts"),
     ],
 )
-def test_one_key_of_experts_per_token_is_needed(changes, message):
+def test_counts_that_are_not_told_are_refused(changes, message):
     with pytest.raises(UnsupportedModelError, match=message):
         discover({**CONFIG, **changes}, tensors())
-
-
-def test_a_count_that_is_no_number_is_not_taken_for_0():
-    # As Skywork-MoE and ERNIE-4.5-VL: a list.
-    with pytest.raises(UnsupportedModelError, match=r"num_experts = \[5\] is no number of experts"):
-        discover({**CONFIG, "num_experts": [5]}, tensors())
 
 
 @pytest.fixture

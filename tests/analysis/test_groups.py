@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from calibrations import LENGTHS, calibrated, calibration, describe, make_sequences, watched
+from calibrations import LENGTHS, calibrated, calibration, make_sequences, watched
 
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
@@ -29,18 +29,13 @@ from pruning.spec.base import validated
 ALL = ("routed", "router", "damage")
 
 
-@pytest.fixture(scope="module")
-def described(tmp_path_factory):
-    return describe(tmp_path_factory.mktemp("tiny"), "qwen3_moe")
-
-
-def run_of(described, stats, sequences=None, **settings):
-    return calibrated(described, stats, sequences, **{"dtype": "float64", "groups": ALL} | settings)
+def run_of(tiny, stats, sequences=None, **settings):
+    return calibrated(tiny, stats, sequences, **{"dtype": "float64", "groups": ALL} | settings)
 
 
 @pytest.fixture(scope="module")
-def run(described, tmp_path_factory):
-    return run_of(described, tmp_path_factory.mktemp("stats"))
+def run(tiny, tmp_path_factory):
+    return run_of(tiny, tmp_path_factory.mktemp("stats"))
 
 
 @pytest.mark.parametrize(
@@ -57,11 +52,11 @@ def test_routed_is_always_on_and_order_does_not_matter(names, groups):
     assert validated(CalibrateRequest, {**asked, "groups": names}).collected == groups
 
 
-def test_a_run_has_the_files_of_its_groups(run, described, tmp_path):
+def test_a_run_has_the_files_of_its_groups(run, tiny, tmp_path):
     assert run.manifest.groups == ALL
     assert set(run.manifest.files) == {EXPERTS, VECTORS, SHARDS, ROUTER, COACTIVATION}
     assert read_run(run.path) == run
-    alone = run_of(described, tmp_path, groups=("routed",))
+    alone = run_of(tiny, tmp_path, groups=("routed",))
     assert alone.manifest.groups == ("routed",)
     assert set(alone.manifest.files) == {EXPERTS, VECTORS, SHARDS}
     assert "damage" not in load_expert_stats(alone).table
@@ -73,16 +68,16 @@ def test_a_run_has_the_files_of_its_groups(run, described, tmp_path):
     assert extra == {"0": 1.0, "2": 1.0, "3": 1.0}
 
 
-def test_a_run_with_more_groups_serves(described, tmp_path):
-    more = run_of(described, tmp_path, groups=("routed", "damage"))
-    again, steps = watched(calibration(described, tmp_path, dtype="float64"))
+def test_a_run_with_more_groups_serves(tiny, tmp_path):
+    more = run_of(tiny, tmp_path, groups=("routed", "damage"))
+    again, steps = watched(calibration(tiny, tmp_path, dtype="float64"))
     assert again == more
     assert [step.phase for step in steps] == ["cached"]
-    whole = run_of(described, tmp_path)
+    whole = run_of(tiny, tmp_path)
     assert whole.path != more.path
     # Two would serve: the smaller one does.
-    assert calibrated(described, tmp_path, dtype="float64") == more
-    other = calibrated(described, tmp_path, make_sequences(seed=6), dtype="float64")
+    assert calibrated(tiny, tmp_path, dtype="float64") == more
+    other = calibrated(tiny, tmp_path, make_sequences(seed=6), dtype="float64")
     assert other.manifest.groups == ("routed",)
 
 
@@ -100,7 +95,7 @@ def test_totals_are_the_shards_added_one_after_the_other(run):
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_part_is_a_calibration_on_the_first_tokens(run, described, tmp_path, parts):
+def test_a_part_is_a_calibration_on_the_first_tokens(run, tiny, tmp_path, parts):
     # A causal model computes the same for a token whatever comes after it.
     total = sum(LENGTHS)
     wanted = -(-parts * total // 8)  # 41 tokens: 6, 11, 16, 21, 36
@@ -110,7 +105,7 @@ def test_a_part_is_a_calibration_on_the_first_tokens(run, described, tmp_path, p
         left -= len(rows[-1])
     kept = tuple(row for row in rows if len(row))
     start = TokenSequences("letters.jsonl", kept, len(kept), 0)
-    alone = load_expert_stats(run_of(described, tmp_path, start))
+    alone = load_expert_stats(run_of(tiny, tmp_path, start))
     part = stats_at(run, parts)
     assert part.manifest.num_tokens == alone.manifest.num_tokens == wanted
     assert part.manifest.corpora[0].num_counted == wanted
@@ -122,8 +117,8 @@ def test_a_part_is_a_calibration_on_the_first_tokens(run, described, tmp_path, p
     np.testing.assert_allclose(part.table[columns], alone.table[columns], rtol=1e-6)
 
 
-def test_a_merge_adds_every_group_shard_by_shard(run, described, tmp_path):
-    other = run_of(described, tmp_path, make_sequences(seed=9, corpus="other.jsonl"))
+def test_a_merge_adds_every_group_shard_by_shard(run, tiny, tmp_path):
+    other = run_of(tiny, tmp_path, make_sequences(seed=9, corpus="other.jsonl"))
     merged = merge_runs([run, other], tmp_path)
     assert merged.manifest.groups == ALL
     for name, index in (
@@ -238,9 +233,9 @@ def test_a_part_ranks_by_everything_but_the_vector_sum(run):
         rank_experts(CRITERIA["mone"], half, "applied")
 
 
-def test_a_merge_leaves_out_a_group_that_one_run_lacks(run, described, tmp_path):
+def test_a_merge_leaves_out_a_group_that_one_run_lacks(run, tiny, tmp_path):
     sequences = make_sequences(seed=9, corpus="other.jsonl")
-    other = run_of(described, tmp_path, sequences, groups=("routed", "router"))
+    other = run_of(tiny, tmp_path, sequences, groups=("routed", "router"))
     merged = merge_runs([run, other], tmp_path)
     assert merged.manifest.groups == ("routed", "router")
     assert merged.manifest.made["groups_left_out"] == ["damage"]

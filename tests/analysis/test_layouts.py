@@ -156,12 +156,9 @@ def test_packed_integers_count_as_the_weights_in_them(packed, tmp_path):
     assert set(computed_widths(model)[1]) == {WIDTH}
     assert model.num_params == plain.num_params == plain.checkpoint.num_params
     assert active_params(model) == USED
-    report, whole = size_report(model), size_report(plain)
-    assert (report.params_before, report.active_before) == (
-        whole.params_before,
-        whole.active_before,
-    )
-    assert report.loaded("bfloat16") == whole.loaded("bfloat16")
+    for size in ("params_before", "active_before"):
+        assert getattr(size_report(model), size) == getattr(size_report(plain), size)
+    assert size_report(model).loaded("bfloat16") == size_report(plain).loaded("bfloat16")
 
 
 def test_every_part_of_a_packed_expert_goes_and_stays_with_it(packed, tmp_path):
@@ -179,19 +176,17 @@ def test_every_part_of_a_packed_expert_goes_and_stays_with_it(packed, tmp_path):
     assert not any(name.startswith(f"{block}3.") for name in new)
 
 
-def own_verdict(model):
-    (own,) = (
-        verdict for verdict in verdicts(contents_of(model)) if "load_pruned" in verdict.engine
-    )
-    return own
+def by_engine(model):
+    return {verdict.engine: verdict for verdict in verdicts(contents_of(model))}
 
 
 def test_what_cannot_be_loaded_is_said_before_anything_is_estimated(packed):
     model, quantised = packed
-    own = own_verdict(model)
-    assert own.reads is Reads.FAILS
     said = f"checkpoints quantised with {quantised['quant_method']} cannot be loaded"
-    assert own.reason.startswith(f"{said}: ")
+    for name in ("transformers", "moeprune, load_pruned"):
+        assert by_engine(model)[name].reads is Reads.FAILS
+        assert by_engine(model)[name].reason.startswith(f"{said}: ")
+    assert not any(verdict.reads is Reads.TRIED for verdict in by_engine(model).values())
     with pytest.raises(UnsupportedModelError, match=said):
         estimate(model, make_sequences(), make_settings())
 
@@ -209,7 +204,7 @@ def test_scales_that_do_not_divide_their_matrix_are_named(tmp_path):
         assert not model.unloadable
     estimate(model, make_sequences(), make_settings())
     # On GPUs that compute in FP8 transformers dequantises nothing; on others load_pruned does.
-    found = {verdict.engine: verdict for verdict in verdicts(contents_of(model))}
+    found = by_engine(model)
     assert found["transformers"].reads is Reads.NOT_TRIED
     assert found["transformers"].reason.startswith("on a GPU that computes in FP8; on a CPU ")
     assert found["moeprune, load_pruned"].reads is Reads.TRIED
@@ -247,12 +242,8 @@ def test_stacked_experts_in_fp8_are_not_loaded_without_their_scales(tmp_path):
     ids=str,
 )
 def test_a_base_of_positions_where_engines_do_not_look_is_said(tmp_path, keys, warns):
-    found = verdicts(contents_of(glm(tmp_path, **keys)))
-    said = {
-        verdict.engine
-        for verdict in found
-        if "rope_theta is only in rope_parameters" in verdict.reason
-    }
+    found, words = by_engine(glm(tmp_path, **keys)), "rope_theta is only in rope_parameters"
+    said = {engine for engine, verdict in found.items() if words in verdict.reason}
     assert said == ({"vLLM", "SGLang", "llama.cpp", "MLX"} if warns else set())
 
 
@@ -266,15 +257,15 @@ def test_a_base_of_positions_where_engines_do_not_look_is_said(tmp_path, keys, w
 )
 def test_keys_that_engines_miss_are_said(tmp_path, given, lacks):
     model = glm(tmp_path, model_type="deepseek_v3", n_group=1, topk_group=1, **given)
-    found = verdicts(contents_of(model))
-    said = {verdict.engine for verdict in found if "which published ones have" in verdict.reason}
+    reasons = {engine: verdict.reason for engine, verdict in by_engine(model).items()}
+    said = {engine for engine, reason in reasons.items() if "which published ones have" in reason}
     assert said == ({"vLLM", "SGLang", "llama.cpp", "MLX"} if lacks else set())
-    assert all(lacks in verdict.reason for verdict in found if verdict.engine in said)
+    assert all(lacks in reasons[engine] for engine in said)
 
 
 def test_a_type_without_a_class_is_not_estimated(tmp_path):
     model = glm(tmp_path, model_type="no_such_moe")
-    assert own_verdict(model).reads is Reads.NOT_TRIED
+    assert by_engine(model)["moeprune, load_pruned"].reads is Reads.NOT_TRIED
     with pytest.raises(UnsupportedModelError, match="transformers has no class for 'no_such_moe'"):
         estimate(model, make_sequences(), make_settings())
 
@@ -312,6 +303,11 @@ REFUSALS = {
         {**BARE, "quantization_config": {"load_in_4bit": True}},
         renamed("", "") | {"model.layers.1.mlp.gate.weight": ("U8", (COUNT * HIDDEN // 2, 1))},
         r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.weight\)",
+    ),
+    "a router in AWQ": (
+        {**BARE, "quantization_config": {"quant_method": "awq"}},
+        renamed("mlp.gate.", "norm.") | awq("model.layers.1.mlp.gate", (COUNT, HIDDEN)),
+        r"The router of layer 1 is quantised \(model\.layers\.1\.mlp\.gate\.q\w+\), .* leaves",
     ),
     "a router in 8 bits": (
         {**BARE, "quantization_config": {"load_in_8bit": True}},

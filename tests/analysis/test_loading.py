@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from calibrations import calibrated, calibration, make_sequences, make_settings
+from calibrations import calibrated, calibration, describe, make_sequences, make_settings
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -20,6 +20,7 @@ from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.model.opening import load_model_index
 from builders import edit_json, tiny_checkpoint, tiny_model
 from builders.fp8 import write_fp8_pair
+from builders.mxfp4 import from_mxfp4, to_mxfp4
 from families.configs import BY_NAME
 from families.tiny_models import tiny_config as family_config
 from families.tiny_models import tiny_model as family_model
@@ -84,11 +85,10 @@ def test_weights_start_where_their_file_does_not_matter(place, tmp_path):
 
 
 def test_an_interrupted_run_leaves_nothing_offloaded(tmp_path):
-    tiny_checkpoint(tmp_path / "model", "olmoe")
+    described = describe(tmp_path / "model")
     kept = tmp_path / "offload" / "of somebody else"
     kept.mkdir(parents=True)
     place = replace(DISK, offload_folder=tmp_path / "offload")
-    described = load_model_index(str(tmp_path / "model"))
     task = calibration(described, tmp_path / "stats", placement=place)
     next(task), next(task)
     (own,) = set((tmp_path / "offload").iterdir()) - {kept}
@@ -98,8 +98,7 @@ def test_an_interrupted_run_leaves_nothing_offloaded(tmp_path):
 
 
 def test_a_model_larger_than_memory_names_the_way_that_fits(tmp_path, monkeypatch):
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    described = load_model_index(str(tmp_path / "model"))
+    described = describe(tmp_path / "model")
     sequences = make_sequences(LENGTHS)
     needs = memory.memory_needs(described, sequences, make_settings(batch_size=2))
     monkeypatch.setattr(blocks, "free_memory", lambda: needs.whole_model - 1)
@@ -137,6 +136,9 @@ def test_the_tightest_control_group_limits_memory(tmp_path, monkeypatch):
     limited_group(groups / "elsewhere", 1, 1)  # not this process's
     (groups / "a" / "b" / "memory.max").write_text("2000")
     assert free.free_memory(groups, own) == 2000 - 900
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # processes of one machine share it
+    assert free.free_memory(groups, own) == (2000 - 900) // 4
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
     # Mounted so that the path leads nowhere: the container's own limit is at the top.
     own.write_text("0::/docker/0123\n")
     limited_group(tmp_path / "container", 300, 400)
@@ -234,47 +236,18 @@ def test_a_quantisation_that_cannot_be_undone_is_refused(tmp_path):
         run(tmp_path / "model", tmp_path / "stats")
 
 
-def test_processes_of_one_machine_share_its_memory(tmp_path, monkeypatch):
-    own = tmp_path / "cgroup"
-    own.write_text("0::/\n")
-    limited_group(tmp_path / "fs", 9000, 1000)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert free.free_memory(tmp_path / "fs", own) == 2000
-
-
-# MXFP4: blocks of 32 elements of four bits, two in a byte, and an exponent for each block.
-FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-
-
-def random_mxfp4(shape, seed):
-    """Blocks and scales as on disk, and the (experts, rows, elements) that they stand for."""
-    generator = torch.Generator().manual_seed(seed)
-    codes = torch.randint(0, 16, (*shape, 32), generator=generator)
-    scales = torch.randint(122, 126, shape, generator=generator)
-    values = torch.tensor(FP4)[codes] * torch.exp2((scales - 127).float())[..., None]
-    blocks = codes[..., 0::2] | codes[..., 1::2] << 4
-    return blocks.to(torch.uint8), scales.to(torch.uint8), values.flatten(-2)
-
-
 def write_mxfp4(tmp_path, dtype=torch.bfloat16):
     config = family_config(BY_NAME["gpt_oss"])
     config.hidden_size, config.intermediate_size, config.head_dim = 32, 32, 8
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "plain")
-    plain = load_file(tmp_path / "plain" / "model.safetensors")
-    packed = dict(plain)
-    names = [name for name in plain if name.endswith(("gate_up_proj", "down_proj"))]
-    for seed, name in enumerate(names):
-        experts, inner, outer = plain[name].shape
-        blocks, scales, values = random_mxfp4((experts, outer, inner // 32), seed)
-        plain[name] = values.transpose(1, 2).contiguous().to(dtype)
-        del packed[name]
-        packed |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-    save_file(plain, tmp_path / "plain" / "model.safetensors", metadata={"format": "pt"})
+    file = tmp_path / "plain" / "model.safetensors"
+    stored = to_mxfp4(load_file(file))
     shutil.copytree(tmp_path / "plain", tmp_path / "mxfp4")
-    save_file(packed, tmp_path / "mxfp4" / "model.safetensors", metadata={"format": "pt"})
-    stored = {"quant_method": "mxfp4", "modules_to_not_convert": ["self_attn", "router", "lm_head"]}
-    edit_json(tmp_path / "mxfp4" / "config.json", quantization_config=stored)
+    save_file(from_mxfp4(stored, dtype), file, metadata={"format": "pt"})
+    save_file(stored, tmp_path / "mxfp4" / file.name, metadata={"format": "pt"})
+    kept = {"quant_method": "mxfp4", "modules_to_not_convert": ["self_attn", "router", "lm_head"]}
+    edit_json(tmp_path / "mxfp4" / "config.json", quantization_config=kept)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 import torch
 from exports import edit_tensors
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families.base import MoELayer, SlotKind
@@ -183,21 +182,43 @@ def test_the_keys_of_published_configurations_are_read():
     assert FAMILIES["bailing_hybrid"].layers({**ling, **saved, "n_group": None}) == found
 
 
-def test_an_unsupported_model_type_lists_the_supported(tmp_path):
-    tiny_checkpoint(tmp_path, "olmoe")
-    edit_json(tmp_path / "config.json", model_type="dbrx")
-    with refused(UnsupportedModelError, r"'dbrx' is not supported.*, mixtral, nemotron_h, olmoe, "):
-        load_model_index(str(tmp_path))
+NORM = {"model.norm.weight": (4,)}
+# A configuration, shapes of the checkpoint if they are known, and what is said.
+NOT_SUPPORTED = {
+    "refused": (
+        {"model_type": "dbrx"},
+        r"'dbrx' is not supported.*, mixtral, nemotron_h, olmoe, ",
+        None,
+    ),
+    "dense": ({"model_type": "llama"}, "This llama model is dense.* nothing to prune[.]$", NORM),
+    "experts of a part": (
+        {"model_type": "new_vl", "text_config": {"num_experts": 4}},
+        "'new_vl' is not in the table",
+        None,
+    ),
+    "a key of its own": (  # as SmallThinker's: of the configuration alone nothing else is known
+        {"model_type": "smallthinker", "moe_num_primary_experts": 64},
+        r"has experts \(moe_num_primary",
+        None,
+    ),
+    "a key of its own, without experts": (
+        {"model_type": "smallthinker", "moe_num_primary_experts": 64},
+        "This smallthinker model is dense",
+        NORM,
+    ),
+    "a count of 0": ({"model_type": "new_lm", "num_experts": 0}, "This new_lm model is den", NORM),
+    "a wrapper around a dense model": (
+        {"model_type": "mistral3", "text_config": {"model_type": "mistral"}},
+        "This mistral3 model is dense",
+        None,
+    ),
+}
 
 
-def test_a_dense_model_is_called_dense(tmp_path):
-    config = LlamaConfig(
-        vocab_size=32, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-        num_attention_heads=1,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(tmp_path)
-    with refused(UnsupportedModelError, "This llama model is dense.* nothing to prune[.]$"):
-        load_model_index(str(tmp_path))
+@pytest.mark.parametrize(("config", "says", "shapes"), NOT_SUPPORTED.values(), ids=NOT_SUPPORTED)
+def test_a_type_that_is_not_supported_is_told_from_a_dense_one(config, says, shapes):
+    with refused(UnsupportedModelError, says):
+        family_of(config, *filter(None, [shapes]))
 
 
 BAD_CONFIG = {
@@ -304,25 +325,3 @@ def test_layer_names_are_whole_words():
     assert olmoe.locate("model.layers.0.mlp.gate.weight_scale") is None
     assert olmoe.locate("model.layers.0.mlp.gates.weight") is None
     assert olmoe.locate("xmodel.layers.0.mlp.gate.weight") is None
-
-
-def test_a_count_in_the_text_part_of_a_composite_model_is_seen():
-    config = {"model_type": "new_vl", "text_config": {"num_experts": 4}}
-    with pytest.raises(UnsupportedModelError, match="'new_vl' is not in the table"):
-        family_of(config)
-
-
-def test_a_configuration_that_counts_experts_by_a_key_of_its_own_is_not_called_dense():
-    # As SmallThinker's: of the configuration alone nothing else is known.
-    config = {"model_type": "smallthinker", "moe_num_primary_experts": 64}
-    with pytest.raises(UnsupportedModelError, match=r"has experts \(moe_num_primary"):
-        family_of(config)
-    with pytest.raises(UnsupportedModelError, match="This smallthinker model is dense"):
-        family_of(config, {"model.norm.weight": (4,)})
-
-
-def test_a_qwen3_moe_model_without_a_sparse_layer_is_dense(tmp_path):
-    tiny_checkpoint(tmp_path, "qwen3_moe")
-    edit_json(tmp_path / "config.json", mlp_only_layers=[0, 1, 2, 3])
-    with pytest.raises(UnsupportedModelError, match="Every layer of this Qwen3-MoE model is dense"):
-        load_model_index(str(tmp_path))

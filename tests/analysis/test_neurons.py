@@ -12,7 +12,6 @@ import pytest
 import torch
 from calibrations import (
     calibrated,
-    describe,
     labelled,
     make_sequences,
     make_settings,
@@ -49,19 +48,14 @@ HEAPR, CAMERA = get_criterion("heapr"), get_criterion("camera-p")
 ROUNDING = 1e-5
 
 
-@pytest.fixture(scope="module", params=["olmoe", "qwen3_moe"])
-def described(request, tmp_path_factory):
-    return describe(tmp_path_factory.mktemp(request.param), request.param)
-
-
-def run_of(described, stats, sequences=None, **settings):
+def run_of(tiny, stats, sequences=None, **settings):
     chosen = {"dtype": "float64", "groups": GRADIENT} | settings
-    return calibrated(described, stats, sequences, **chosen)
+    return calibrated(tiny, stats, sequences, **chosen)
 
 
 @pytest.fixture(scope="module")
-def run(described, tmp_path_factory):
-    return run_of(described, tmp_path_factory.mktemp("stats"))
+def run(tiny, tmp_path_factory):
+    return run_of(tiny, tmp_path_factory.mktemp("stats"))
 
 
 def neurons(run):
@@ -72,12 +66,12 @@ def assert_close(table, other, tolerance=ROUNDING):
     pd.testing.assert_frame_equal(table, other, rtol=tolerance, atol=0)
 
 
-def test_a_run_has_one_row_for_every_neuron(run, described):
+def test_a_run_has_one_row_for_every_neuron(run, tiny):
     table = neurons(run)
     assert dict(table.dtypes.astype(str)) == NEURON_COLUMNS
     expected = [
         (layer.index, expert, neuron)
-        for layer in described.layers
+        for layer in tiny.layers
         for expert in range(layer.num_experts)
         for neuron in range(24)
     ]
@@ -90,29 +84,29 @@ def test_a_run_has_one_row_for_every_neuron(run, described):
     verify_run(run)
 
 
-def test_the_other_groups_do_not_change(run, described, tmp_path):
+def test_the_other_groups_do_not_change(run, tiny, tmp_path):
     everything = ("routed", "router", "damage", "gradient")
-    whole = run_of(described, tmp_path / "whole", groups=everything)
-    without = run_of(described, tmp_path / "without", groups=everything[:3])
+    whole = run_of(tiny, tmp_path / "whole", groups=everything)
+    without = run_of(tiny, tmp_path / "without", groups=everything[:3])
     shared = table_of(without).columns
     assert_close(table_of(whole)[list(shared)], table_of(without), 1e-10)
     assert_close(neurons(whole), neurons(run), 1e-10)
 
 
-def test_recomputed_activations_give_the_same_numbers(run, described, tmp_path):
+def test_recomputed_activations_give_the_same_numbers(run, tiny, tmp_path):
     for groups in (GRADIENT, ("routed", "router", "damage", "gradient")):
         again = run_of(
-            described, tmp_path, groups=groups, placement=Placement(checkpoint_activations=True)
+            tiny, tmp_path, groups=groups, placement=Placement(checkpoint_activations=True)
         )
         assert_close(neurons(again), neurons(run), 1e-10)
 
 
-def by_autograd(described, sequences):
+def by_autograd(tiny, sequences):
     """The sums of the first sparse layer's expert 0, by torch's autograd on the stock model."""
-    model = load_model(described, make_settings(dtype="float64")).requires_grad_(True)
+    model = load_model(tiny, make_settings(dtype="float64")).requires_grad_(True)
     model.set_experts_implementation("eager")
-    layer = described.layers[0].index
-    experts = model.get_submodule(described.family.block_module(layer)).experts
+    layer = tiny.layers[0].index
+    experts = model.get_submodule(tiny.family.block_module(layer)).experts
     gate, up = experts.gate_up_proj[0].detach().chunk(2)
     down = experts.down_proj[0].detach()
     squares = down.square().sum(dim=0)
@@ -133,29 +127,29 @@ def by_autograd(described, sequences):
     return outputs, slopes
 
 
-def test_with_answers_only_the_loss_and_the_sums_are_theirs(described, tmp_path):
+def test_with_answers_only_the_loss_and_the_sums_are_theirs(tiny, tmp_path):
     sequences = labelled("pad", "response")
-    table = neurons(run_of(described, tmp_path, sequences, batch_size=1))
-    rows = table[(table["layer"] == described.layers[0].index) & (table["expert"] == 0)]
-    outputs, slopes = by_autograd(described, sequences)
+    table = neurons(run_of(tiny, tmp_path, sequences, batch_size=1))
+    rows = table[(table["layer"] == tiny.layers[0].index) & (table["expert"] == 0)]
+    outputs, slopes = by_autograd(tiny, sequences)
     assert outputs.min() > 0
     np.testing.assert_allclose(rows["output_sq"], outputs, rtol=1e-6)
     np.testing.assert_allclose(rows["slope_sq"], slopes, rtol=1e-6)
 
 
-def test_without_a_target_the_activations_still_count(described, tmp_path):
+def test_without_a_target_the_activations_still_count(tiny, tmp_path):
     rows = tuple(np.array([token], np.int32) for token in (5, 9, 17))
-    table = neurons(run_of(described, tmp_path, TokenSequences("ones", rows, 3, 0)))
+    table = neurons(run_of(tiny, tmp_path, TokenSequences("ones", rows, 3, 0)))
     assert table["output_sq"].sum() > 0
     assert (table["slope_sq"] == 0).all()
 
 
-def test_merged_halves_are_one_run(described, tmp_path):
+def test_merged_halves_are_one_run(tiny, tmp_path):
     whole = make_sequences()
     settings = {"batch_size": 1}
-    one = run_of(described, tmp_path / "one", whole, **settings)
+    one = run_of(tiny, tmp_path / "one", whole, **settings)
     halves = [
-        run_of(described, tmp_path / "halves", part_of(whole, *span), **settings)
+        run_of(tiny, tmp_path / "halves", part_of(whole, *span), **settings)
         for span in ((0, 3), (3, 7))
     ]
     merged = merge_runs(halves, tmp_path / "halves")
@@ -170,11 +164,10 @@ def test_merged_halves_are_one_run(described, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def two(described, tmp_path_factory):
+def two(tiny, tmp_path_factory):
     stats = tmp_path_factory.mktemp("two")
     return [
-        run_of(described, stats, make_sequences(seed=seed, corpus=f"{seed}.jsonl"))
-        for seed in (5, 9)
+        run_of(tiny, stats, make_sequences(seed=seed, corpus=f"{seed}.jsonl")) for seed in (5, 9)
     ]
 
 
@@ -227,38 +220,38 @@ def test_saliency_is_laid_out_by_layer_and_expert(hand):
     }
 
 
-def test_neurons_are_chosen_where_they_were_measured(two, described):
+def test_neurons_are_chosen_where_they_were_measured(two, tiny):
     store = StatsStore(two[0].path.parent)
-    chosen = drain(read_neurons(HEAPR, store, described, [CorpusWeight("9.jsonl", 2.0)]))
+    chosen = drain(read_neurons(HEAPR, store, tiny, [CorpusWeight("9.jsonl", 2.0)]))
     assert chosen.runs == (two[1],)
     assert chosen.corpora == ("9.jsonl:2",)
     random = get_criterion("random")
     # One row a neuron, in the order of the statistics.
-    read, index = drain(read_neurons(random, store, described)), ["layer", "expert", "neuron"]
+    read, index = drain(read_neurons(random, store, tiny)), ["layer", "expert", "neuron"]
     assert read.stats[index].equals(chosen.stats[index])
 
 
-def test_backward_needs_all_layers(described):
+def test_backward_needs_all_layers(tiny):
     with pytest.raises(StatsError, match=r"needs all layers in memory.*leave out --stream-layers"):
         make_settings(groups=GRADIENT, placement=Placement(stream_layers=True))
     with pytest.raises(StatsError, match=r"--checkpoint-activations is for the group gradient"):
         make_settings(placement=Placement(checkpoint_activations=True))
 
 
-def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
+def test_activations_that_do_not_fit_name_the_options(tiny, monkeypatch):
     settings = make_settings(groups=GRADIENT)
-    needs = memory_needs(described, make_sequences(), settings)
-    plain = memory_needs(described, make_sequences(), make_settings())
-    added = sums_of(described, GRADIENT).tensors(), sums_of(described).tensors()
+    needs = memory_needs(tiny, make_sequences(), settings)
+    plain = memory_needs(tiny, make_sequences(), make_settings())
+    added = sums_of(tiny, GRADIENT).tensors(), sums_of(tiny).tensors()
     sums = [sum(tensor.nbytes for tensor in tensors.values()) for tensors in added]
     assert needs.whole_model - plain.whole_model == needs.graph + sums[0] - sums[1]
     # Two sums and a maximum of 24 neurons, in float64.
-    assert sums[0] - sums[1] == 24 * 24 * sum(layer.num_experts for layer in described.layers)
+    assert sums[0] - sums[1] == 24 * 24 * sum(layer.num_experts for layer in tiny.layers)
     recomputed = replace(settings, placement=Placement(checkpoint_activations=True))
-    assert 0 < memory_needs(described, make_sequences(), recomputed).graph < needs.graph
+    assert 0 < memory_needs(tiny, make_sequences(), recomputed).graph < needs.graph
     monkeypatch.setattr(blocks, "free_memory", lambda: plain.whole_model)
     with pytest.raises(CheckpointError, match=r"--batch-size, .*--seq-len, or --checkpoint-act"):
-        check_fits(described, make_sequences(), settings)
+        check_fits(tiny, make_sequences(), settings)
     assert "--checkpoint-activations" in replace(needs, free=0).advice
     # A batch of one sequence is not made smaller.
     for asked in (needs, replace(needs, graph=0)):
@@ -266,9 +259,9 @@ def test_activations_that_do_not_fit_name_the_options(described, monkeypatch):
         assert ["--batch-size" in words for words in advice] == [True, False]
 
 
-def test_a_merge_with_a_run_without_neurons_has_none(run, described, tmp_path):
+def test_a_merge_with_a_run_without_neurons_has_none(run, tiny, tmp_path):
     other = make_sequences(seed=9, corpus="other.jsonl")
-    plain = run_of(described, tmp_path, other, groups=("routed",))
+    plain = run_of(tiny, tmp_path, other, groups=("routed",))
     merged = merge_runs([run, plain], tmp_path)
     assert NEURONS not in merged.manifest.files
     with pytest.raises(StatsError, match=r"no statistics of neurons; calibrate with --group"):
@@ -312,19 +305,19 @@ HEADS = {
 
 
 @pytest.mark.parametrize(("hook", "error", "message"), HEADS.values(), ids=HEADS)
-def test_what_goes_wrong_in_the_head_is_told_apart(described, hook, error, message):
-    model = load_model(described, make_settings(groups=GRADIENT))
+def test_what_goes_wrong_in_the_head_is_told_apart(tiny, hook, error, message):
+    model = load_model(tiny, make_settings(groups=GRADIENT))
     model.get_output_embeddings().register_forward_hook(hook)
-    batch, sums = next(make_sequences().batches(3)), sums_of(described, GRADIENT)
-    with collecting(model, described, sums), pytest.raises(error, match=message):
+    batch, sums = next(make_sequences().batches(3)), sums_of(tiny, GRADIENT)
+    with collecting(model, tiny, sums), pytest.raises(error, match=message):
         feed_backward(model, batch)
 
 
-def test_the_model_is_left_as_it_was(described):
-    model = load_model(described, make_settings(groups=GRADIENT))
+def test_the_model_is_left_as_it_was(tiny):
+    model = load_model(tiny, make_settings(groups=GRADIENT))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     batch = next(make_sequences().batches(3))
-    with collecting(model, described, sums_of(described, GRADIENT)):
+    with collecting(model, tiny, sums_of(tiny, GRADIENT)):
         feed_backward(model, batch)
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())

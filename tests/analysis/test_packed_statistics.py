@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from calibrations import LENGTHS, calibrated, describe, labelled, table_of
+from calibrations import LENGTHS, calibrated, labelled, table_of
 
 from analysis.stats.columns import LARGEST
 from analysis.stats.manifest import COACTIVATION, EXPERTS, NEURONS, ROUTER, SAMPLES
@@ -19,14 +19,9 @@ FILES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return describe(tmp_path_factory.mktemp("packed"), "qwen3_moe")
-
-
-def run_of(model, sequences, stats, batch_size=2, group="routed"):
+def run_of(tiny, sequences, stats, batch_size=2, group="routed"):
     settings = {"seq_len": 12, "batch_size": batch_size, "dtype": "float64"}
-    return calibrated(model, stats, sequences, **settings, groups=tuple({"routed": 1, group: 1}))
+    return calibrated(tiny, stats, sequences, **settings, groups=tuple({"routed": 1, group: 1}))
 
 
 def assert_close(table, other, tolerance=1e-10):
@@ -35,10 +30,10 @@ def assert_close(table, other, tolerance=1e-10):
 
 @pytest.mark.parametrize("count", ["all", "response"])
 @pytest.mark.parametrize(("group", "file", "tolerance"), FILES)
-def test_batches_and_packing_change_nothing(model, tmp_path, group, file, tolerance, count):
+def test_batches_and_packing_change_nothing(tiny, tmp_path, group, file, tolerance, count):
     def table(packing, batch_size):
         stats = tmp_path / f"{packing} {batch_size}"
-        return read_table(run_of(model, labelled(packing, count), stats, batch_size, group), file)
+        return read_table(run_of(tiny, labelled(packing, count), stats, batch_size, group), file)
 
     packed = labelled("pack", count)
     # Rows of unequal lengths, so that the batches of packed rows hold padding too.
@@ -55,11 +50,11 @@ def test_batches_and_packing_change_nothing(model, tmp_path, group, file, tolera
 
 
 @pytest.mark.parametrize("packing", ["pad", "pack"])
-def test_answers_and_the_rest_add_up_to_all(model, tmp_path, packing):
+def test_answers_and_the_rest_add_up_to_all(tiny, tmp_path, packing):
     answers = labelled(packing, "response")
     rest = replace(answers, counted=tuple(~row for row in answers.counted))
     runs = [
-        run_of(model, part, tmp_path / str(number))
+        run_of(tiny, part, tmp_path / str(number))
         for number, part in enumerate((answers, rest, replace(answers, counted=None)))
     ]
     some, others, whole = (table_of(run).drop(columns="vector_sum_sq") for run in runs)
@@ -68,6 +63,6 @@ def test_answers_and_the_rest_add_up_to_all(model, tmp_path, packing):
     added[LARGEST] = np.maximum(some[LARGEST], others[LARGEST])
     assert_close(added, whole)
     per_layer = some.groupby("layer")["num_tokens"].sum().unique().tolist()
-    assert per_layer == [answers.num_counted * model.layers[0].top_k]
+    assert per_layer == [answers.num_counted * tiny.layers[0].top_k]
     (corpus,) = runs[0].manifest.corpora
     assert (corpus.num_counted, corpus.num_tokens) == (answers.num_counted, sum(LENGTHS))

@@ -1,5 +1,7 @@
 """How far a whole task is, and the time left: by a clock that the test sets."""
 
+from itertools import chain
+
 import pytest
 
 from analysis.drain import drain
@@ -28,29 +30,33 @@ def steps_of(task):
     return value, steps
 
 
-def counting(phase, total, **facts):
-    for done in range(total + 1):
+def stated(total, *dones):
+    """A task that states so much of one cost, and what of it is done at each step."""
+    for done in dones:
+        yield Progress("running", 0, 0, whole=Whole({"a": total}, {"a": done}))
+
+
+def counting(phase, *dones, total, **facts):
+    for done in dones:
         yield Progress(phase, done, total, **facts)
-    return phase
 
 
 def test_a_whole_is_the_sum_of_what_its_parts_cost():
-    parts = Parts({"load": {"read": 2.0}, "run": {"multiply": 6.0, "compare": 2.0}})
+    costs = {"load": {"read": 2.0}, "run": {"multiply": 6.0, "compare": 2.0}}
+    parts = Parts(costs)
 
-    def stated(name, total, costs):
+    def part(name, total):
         for done in range(total + 1):
-            share = {kind: amount * done / total for kind, amount in costs.items()}
-            yield Progress(name, done, total, whole=Whole(costs, share))
+            share = {kind: amount * done / total for kind, amount in costs[name].items()}
+            yield Progress(name, done, total, whole=Whole(costs[name], share))
         return name
 
     def task():
-        yield from parts.run("load", stated("loading", 1, {"read": 2.0}))
-        return (
-            yield from parts.run("run", stated("running", 4, {"multiply": 6.0, "compare": 2.0}))
-        )
+        yield from parts.run("load", part("load", 1))
+        return (yield from parts.run("run", part("run", 4)))
 
     value, steps = steps_of(task())
-    assert value == "running"
+    assert value == "run"
     # 0 and 2 of 10, then quarters of the other 8.
     assert [step.whole.fraction for step in steps] == [0, 0.2, 0.2, 0.4, 0.6, 0.8, 1]
     assert steps[4].whole.done == {"read": 2.0, "multiply": 3.0, "compare": 1.0}
@@ -61,8 +67,8 @@ def test_phases_are_parts_and_a_part_ends_where_the_next_begins():
 
     def task():
         yield Progress("loading", 0, 1)
-        yield from counting("writing", 1)
-        yield from counting("writing", 2, at="layer 1")
+        yield from counting("writing", 0, 1, total=1)
+        yield from counting("writing", 0, 1, 2, total=2, at="layer 1")
         yield Progress("a phase that nobody stated", 0, 9)
 
     _, steps = steps_of(parts.by_phase(task()))
@@ -177,16 +183,10 @@ def test_work_to_come_takes_as_much_longer_as_what_is_done(clock):
 
 
 def test_the_share_never_falls_though_more_work_comes_up(clock):
-    pace = Pace(clock)
-    wholes = [
-        Whole({"a": 10.0}, {"a": 5.0}),
-        Whole({"a": 20.0}, {"a": 6.0}),
-        Whole({"a": 20.0}, {"a": 12.0}),
-    ]
-    shares = []
-    for whole in wholes:
+    pace, shares = Pace(clock), []
+    for step in (*stated(10.0, 5.0), *stated(20.0, 6.0, 12.0)):
         clock.now += 1
-        pace.take(Progress("", 0, 0, whole=whole))
+        pace.take(step)
         pace.take(Progress("", 0, 0, note="a step that does not say"))
         shares.append(pace.fraction)
     assert shares == [0.5, 0.5, 0.6]
@@ -194,17 +194,12 @@ def test_the_share_never_falls_though_more_work_comes_up(clock):
 
 def test_a_resumed_run_counts_only_its_own_work(clock):
     pace, parts = Pace(clock), Parts({"running": {"a": 10.0}}, {"running": 0.6})
-    for step in parts.by_phase(iter_of([6, 7, 8])):
+    for step in parts.by_phase(counting("running", 6, 7, 8, total=10)):
         pace.take(step)
         clock.now += 5
     # One of ten every 5 s, though 6 of them took this run no time.
     assert pace.fraction == pytest.approx(0.8)
     assert pace.seconds_left == pytest.approx(2 * 5 - 5)
-
-
-def iter_of(dones):
-    for done in dones:
-        yield Progress("running", done, 10)
 
 
 def test_costs_are_amounts_over_rates():
@@ -215,41 +210,34 @@ def test_costs_are_amounts_over_rates():
 
 def test_a_task_after_another_that_nobody_stated_adds_its_work(clock):
     pace = Pace(clock)
-    for total, dones in ((10.0, (0.0, 10.0)), (30.0, (0.0, 10.0))):
-        for done in dones:
-            pace.take(Progress("", 0, 0, whole=Whole({"a": total}, {"a": done})))
-            clock.now += 2 if done == 0 else 0
+    for total in (10.0, 30.0):
+        for seconds, step in zip((0, 2), stated(total, 0.0, 10.0), strict=True):
+            clock.now += seconds
+            pace.take(step)
     # 10 took 2 s, twice; 20 are left.
     assert pace.seconds_left == pytest.approx(4)
     assert pace.fraction == 20 / 40
 
 
 def test_a_part_ends_with_its_task_whatever_it_says(clock):
-    names = ("silent", "phases", "cached", "work")
-    parts, pace = Parts({name: {"a": 10.0} for name in names}), Pace(clock)
+    def taking(seconds, total, done):
+        first, last = stated(total, 0.0, done)
+        yield first
+        clock.now += seconds
+        yield last
 
-    def silent():
-        yield from ()
-
-    def phases():
-        # What they count is not of the part, which states 8 and needs 4.
-        yield Progress("reading the corpus", 1, 1)
-        yield Progress("running", 0, 0, whole=Whole({"a": 8.0}))
-        clock.now += 4
-        yield Progress("running", 0, 0, whole=Whole({"a": 8.0}, {"a": 4.0}))
-
-    def cached():
-        yield Progress("cached", 1, 1, whole=NOTHING)
-
-    def work():
-        yield Progress("running", 0, 0, whole=Whole({"a": 12.0}))
-        clock.now += 6
-        yield Progress("running", 0, 0, whole=Whole({"a": 12.0}, {"a": 6.0}))
+    tasks = {
+        "silent": (),
+        # What is counted before is not of the part, which states 8 and needs 4.
+        "phases": chain([Progress("reading the corpus", 1, 1)], taking(4, 8.0, 4.0)),
+        "cached": [Progress("cached", 1, 1, whole=NOTHING)],
+        "work": taking(6, 12.0, 6.0),
+    }
+    parts, pace = Parts({name: {"a": 10.0} for name in tasks}), Pace(clock)
 
     def task():
-        tasks = (silent(), phases(), cached(), work())
-        for name, steps in zip(names, tasks, strict=True):
-            yield from parts.run(name, steps)
+        for name, steps in tasks.items():
+            yield from parts.run(name, (step for step in steps))
         yield Progress("", 0, 0, whole=parts.whole)
 
     shares, left = [], []
@@ -264,36 +252,27 @@ def test_a_part_ends_with_its_task_whatever_it_says(clock):
 
 def test_parts_that_are_alike_cost_what_the_first_states():
     parts = Parts({name: {"a": 10.0} for name in ("one", "two", "three", "other")})
-
-    def task(total):
-        for done in (0.0, total):
-            yield Progress("running", 0, 0, whole=Whole({"a": total}, {"a": done}))
-
     totals = []
     for name, waiting, total in ("one", ("two", "three"), 4.0), ("two", ("three",), 7.0):
-        for step in parts.run(name, task(total), alike=waiting):
+        for step in parts.run(name, stated(total, 0.0, total), alike=waiting):
             totals.append(step.whole.total["a"])
     # 4 + 4 + 4 + 10, then 4 + 7 + 7 + 10.
     assert totals == [22, 22, 28, 28]
 
 
 def test_what_is_cached_and_what_a_phase_counts_say_nothing_of_the_whole(clock):
-    pace = Pace(clock)
-    pace.take(Progress("cached", 4, 4, whole=NOTHING))
-    assert pace.fraction is None
-    pace.take(Progress("reading the corpora", 1, 2))
-    assert pace.fraction == 0.5
-    for done in (0.0, 2.0):
-        pace.take(Progress("running", 0, 0, whole=Whole({"a": 8.0}, {"a": done})))
-        pace.take(Progress("a phase of its own", 9, 10))
-        assert pace.fraction == done / 8
-    # All that was stated is done: what follows is a task that nobody stated.
-    pace.take(Progress("running", 0, 0, whole=Whole({"a": 8.0}, {"a": 8.0})))
-    assert pace.fraction == 1
-    pace.take(Progress("converting", 0, 0))
-    assert pace.fraction is None
-    pace.take(Progress("converting", 3, 4))
-    assert pace.fraction == 0.75
+    pace, (begun, part, whole) = Pace(clock), stated(8.0, 0.0, 2.0, 8.0)
+    for step, share in (
+        (Progress("cached", 4, 4, whole=NOTHING), None),
+        (Progress("reading the corpora", 1, 2), 0.5),
+        *((begun, 0), (Progress("a phase of its own", 9, 10), 0)),
+        *((part, 2 / 8), (Progress("a phase of its own", 9, 10), 2 / 8)),
+        # All that was stated is done: what follows is a task that nobody stated.
+        (whole, 1),
+        *((Progress("converting", 0, 0), None), (Progress("converting", 3, 4), 0.75)),
+    ):
+        pace.take(step)
+        assert pace.fraction == share
 
 
 def test_without_a_whole_share_and_time_are_of_the_phase(clock):

@@ -8,7 +8,6 @@ from calibrations import (
     LENGTHS,
     assert_same_numbers,
     calibration,
-    describe,
     make_sequences,
     watched,
 )
@@ -25,19 +24,14 @@ from analysis.stats.samples import joined_stats, transitions_of
 GROUPS = ("routed", "dense")
 
 
-@pytest.fixture(scope="module")
-def described(tmp_path_factory):
-    return describe(tmp_path_factory.mktemp("tiny"), "qwen3_moe")
-
-
-def start(described, stats, sequences=None, **settings):
+def start(tiny, stats, sequences=None, **settings):
     chosen = {"dtype": "float64", "groups": GROUPS} | settings
-    return calibration(described, stats, sequences, **chosen)
+    return calibration(tiny, stats, sequences, **chosen)
 
 
 @pytest.fixture(scope="module")
-def run(described, tmp_path_factory):
-    return drain(start(described, tmp_path_factory.mktemp("stats")))
+def run(tiny, tmp_path_factory):
+    return drain(start(tiny, tmp_path_factory.mktemp("stats")))
 
 
 def test_a_row_for_each_sample_layer_and_expert(run):
@@ -52,17 +46,17 @@ def test_a_row_for_each_sample_layer_and_expert(run):
     assert (table[["activation_sum", "loss_sum"]] > 0).all(axis=None)
 
 
-def test_without_the_group_there_are_no_samples(described, run, tmp_path):
-    alone = drain(start(described, tmp_path, groups=("routed",)))
+def test_without_the_group_there_are_no_samples(tiny, run, tmp_path):
+    alone = drain(start(tiny, tmp_path, groups=("routed",)))
     assert alone.manifest.files.items() <= run.manifest.files.items()
     with pytest.raises(StatsError, match="calibrate with --group dense"):
         load_sample_stats(alone)
 
 
-def test_streamed_layers_that_stopped_go_on(described, run, tmp_path):
+def test_streamed_layers_that_stopped_go_on(tiny, run, tmp_path):
     """Between layers, what every batch chose in the last one is needed for the next."""
     streamed = {"placement": Placement(stream_layers=True, hidden_states_dir=tmp_path / "hidden")}
-    task = start(described, tmp_path, **streamed)
+    task = start(tiny, tmp_path, **streamed)
     for progress in task:
         if progress.at == "layer 3":  # 0, 2 and 3 have experts
             break
@@ -71,7 +65,7 @@ def test_streamed_layers_that_stopped_go_on(described, run, tmp_path):
     # Sequences 0, 3 and 6 are the first of their batches.
     saved = safetensors.torch.load_file(state)
     assert {f"chosen.{first}" for first in (0, 3, 6)} <= saved.keys()
-    resumed, steps = watched(start(described, tmp_path, **streamed))
+    resumed, steps = watched(start(tiny, tmp_path, **streamed))
     assert steps[1].note == "resumed after 3 of 4 layers"
     assert_same_numbers(resumed, run)
     assert not list(tmp_path.glob("*.partial"))
@@ -98,8 +92,8 @@ def test_transitions_that_are_not_of_the_model_are_refused(run):
         transitions_of(table.assign(layer=table["layer"] + 1), grid)
 
 
-def test_merged_runs_have_the_samples_of_all(described, run, tmp_path):
-    other = drain(start(described, tmp_path, make_sequences((4, 8), seed=9, corpus="more.jsonl")))
+def test_merged_runs_have_the_samples_of_all(tiny, run, tmp_path):
+    other = drain(start(tiny, tmp_path, make_sequences((4, 8), seed=9, corpus="more.jsonl")))
     merged = load_sample_stats(merge_runs([run, other], tmp_path))
     parts = [load_sample_stats(folder) for folder in (run, other)]
     assert merged.num_tokens.tolist() == [*LENGTHS, 4, 8]

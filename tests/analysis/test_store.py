@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 
@@ -20,11 +21,10 @@ from analysis.files.shipped import DEMO_CHECKPOINT, SHIPPED_VARIABLE
 from analysis.ranking.experts import rank_experts
 from analysis.stats.blend import blend
 from analysis.stats.columns import EXPERT_COLUMNS, LARGEST, MOMENT_COLUMNS
-from analysis.stats.manifest import Part
+from analysis.stats.manifest import EXPERTS, VECTORS, Part
 from analysis.stats.merging import merge_runs
 from analysis.stats.reading import load_expert_stats, load_weight_stats, read_vectors, verify_run
 from analysis.stats.store import StatsStore, read_run, stats_store
-from analysis.stats.tables import WeightStats
 from analysis.stats.writing import save_weight_stats
 from builders import edit_json, set_byte
 from builders.statistics import grid_of, random_stats, run_manifest
@@ -40,6 +40,13 @@ def weight_table(counts=(5, 3)):
     table = grid_of(*counts).index()
     table = table.merge(pd.DataFrame({"projection": ["gate", "up", "down"]}), how="cross")
     return table.assign(l1=1.0 + table["expert"], l2_squared=2.0, numel=12)
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A run of weight statistics, stored with those of `save_run`."""
+    manifest = run_manifest(kind="weights", corpora=())
+    return save_weight_stats(tmp_path / "stats", manifest, weight_table())
 
 
 def test_a_run_is_read_as_it_was_written(save_run):
@@ -58,12 +65,17 @@ def test_a_run_is_read_as_it_was_written(save_run):
     assert run.manifest.num_tokens == 40
 
 
-def test_weight_statistics_are_read_as_they_were_written(tmp_path):
-    run = save_weight_stats(tmp_path, run_manifest(kind="weights", corpora=()), weight_table())
-    stats = load_weight_stats(read_run(run.path))
+def test_weight_statistics_are_read_as_they_were_written(weights):
+    verify_run(weights)
+    stats = load_weight_stats(read_run(weights.path))
     pd.testing.assert_frame_equal(stats.table, weight_table(), check_dtype=False)
     whole = stats.per_expert()
     assert whole[["l1", "l2_squared", "numel"]].iloc[1].tolist() == [6.0, 6.0, 36.0]
+    with pytest.raises(StatsError, match="weight statistics do not cover every expert"):
+        replace(stats, table=stats.table.query("expert != 2"))
+    (weights.path / "weights.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StatsError, match="has changed"):
+        verify_run(weights)
 
 
 def test_the_name_of_a_run_is_safe_and_ends_in_its_digest():
@@ -178,49 +190,39 @@ def test_a_run_is_found_by_a_unique_beginning(save_run, tmp_path):
     assert store.get(a.manifest.run_id) == a
 
 
-def test_runs_of_a_model_are_those_of_its_identity_and_kind(save_run, tmp_path):
+def test_runs_of_a_model_are_those_of_its_identity_and_kind(save_run, weights, tmp_path):
     mine = save_run(1)
     save_run(2, identity="other")
-    weights = save_weight_stats(
-        tmp_path / "stats", run_manifest(kind="weights", corpora=()), weight_table()
-    )
     store = StatsStore(tmp_path / "stats")
     assert store.of_model("tiny", "routed") == [mine]
     assert store.of_model("tiny", "weights") == [weights]
     assert store.of_model("unknown", "routed") == []
 
 
-def test_a_removed_run_is_gone(save_run, tmp_path):
+def test_a_removed_run_is_gone_and_what_an_interruption_left_of_it(save_run, tmp_path):
     run, other = save_run(1, corpora=("a",)), save_run(2, corpora=("b",))
-    left_by_an_interruption = run.path.with_name(run.path.name + ".partial")
-    left_by_an_interruption.mkdir()
+    run.path.with_name(run.path.name + ".partial").mkdir()
     store = StatsStore(tmp_path / "stats")
     store.remove(run)
     assert store.runs() == [other]
-    assert [path.name for path in (tmp_path / "stats").iterdir()] == [other.path.name]
+    assert [path.name for path in store.target.iterdir()] == [other.path.name]
 
 
 def replaced(change):
     """Another table of experts, which the manifest knows."""
 
     def damage(run):
-        file = run.path / "experts.parquet"
+        file = run.path / EXPERTS
         pq.write_table(change(pq.read_table(file)), file)
-        edit_manifest(run, files={**run.manifest.files, "experts.parquet": file_sha256(file)})
+        edit_manifest(run, files={**run.manifest.files, EXPERTS: file_sha256(file)})
 
     return damage
 
 
 DAMAGE = {
-    "a changed byte": (
-        lambda run: set_byte(run.path / "vectors.parquet", 50),
-        "vectors.*has changed",
-    ),
-    "a cut file": (lambda run: (run.path / "experts.parquet").write_bytes(b"PAR1"), "has changed"),
-    "no file": (
-        lambda run: (run.path / "vectors.parquet").unlink(),
-        r"vectors\.parquet is missing",
-    ),
+    "a changed byte": (lambda run: set_byte(run.path / VECTORS, 50), "vectors.*has changed"),
+    "a cut file": (lambda run: (run.path / EXPERTS).write_bytes(b"PAR1"), "has changed"),
+    "no file": (lambda run: (run.path / VECTORS).unlink(), r"vectors\.parquet is missing"),
     "no column": (replaced(lambda table: table.drop_columns(["g0_f2"])), "lacks the columns g0_f2"),
     "no row": (replaced(lambda table: table.slice(len(table))), "do not cover every expert"),
     "no expert": (replaced(lambda table: table.slice(1)), "do not cover every expert"),
@@ -238,18 +240,18 @@ def of_first(column, value):
     return change
 
 
-@pytest.mark.parametrize("name", ["experts.parquet", "vectors.parquet"])
+@pytest.mark.parametrize("name", [EXPERTS, VECTORS])
 def test_no_number_is_read_from_a_file_that_changed(save_run, name):
-    run = save_run(4)
-    stats, vectors = load_expert_stats(run), read_vectors(run)
-    file = run.path / name
+    run, read = save_run(4), {EXPERTS: load_expert_stats, VECTORS: read_vectors}
+    file, read_changed, (read_other,) = run.path / name, read.pop(name), read.values()
+    read_changed(run)
     pq.write_table(pq.read_table(file), file, compression="none")  # equal numbers, other bytes
-    read = {"experts.parquet": load_expert_stats, "vectors.parquet": read_vectors}
     with pytest.raises(StatsError, match=rf"{name} of the run .* has changed since it was written"):
-        read.pop(name)(run)
-    (other,) = read.values()
-    other(run)
-    assert len(stats.table) == len(vectors)
+        read_changed(run)
+    read_other(run)
+    file.write_bytes(b"junk")
+    with pytest.raises(StatsError, match=rf"{name} .*runs remove {run.path.name}"):
+        read_changed(run)
 
 
 IMPOSSIBLE = {
@@ -357,40 +359,14 @@ def test_the_shipped_statistics_are_of_the_shipped_model():
         verify_run(run)
 
 
-def test_another_schema_is_refused(save_run):
+def test_another_schema_or_no_manifest_is_refused(save_run, tmp_path):
     run = save_run(1)
     for version in (0, 2):
         edit_manifest(run, schema_version=version)
         with pytest.raises(StatsError, match=rf"schema {version}, .* reads 1; remake .*calibrate"):
             read_run(run.path)
-
-
-def test_a_directory_without_a_manifest_is_no_finished_run(tmp_path):
     with pytest.raises(StatsError, match=r"has no manifest\.json; it is not a finished run"):
         read_run(tmp_path)
-
-
-def test_verify_reads_weight_statistics_too(tmp_path):
-    run = save_weight_stats(tmp_path, run_manifest(kind="weights", corpora=()), weight_table())
-    verify_run(run)
-    (run.path / "weights.parquet").write_bytes(b"PAR1")
-    with pytest.raises(StatsError, match="has changed"):
-        verify_run(run)
-
-
-def test_a_table_that_cannot_be_read_says_how_to_go_on(save_run):
-    run = save_run(1)
-    (run.path / "experts.parquet").write_bytes(b"junk")
-    with pytest.raises(
-        StatsError, match=rf"damaged or missing \(.*\); .*runs remove {run.path.name}"
-    ):
-        load_expert_stats(run)
-
-
-def test_weight_statistics_that_miss_an_expert_are_refused():
-    table = weight_table()
-    with pytest.raises(StatsError, match="weight statistics do not cover every expert"):
-        WeightStats(run_manifest(kind="weights"), table[table["expert"] != 2])
 
 
 def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path):
@@ -405,28 +381,24 @@ def test_leftovers_of_an_interrupted_save_are_replaced(save_run, tmp_path):
     assert not partial.exists()
 
 
-def test_what_cannot_be_merged_is_refused(save_run, tmp_path):
-    run = save_run(1)
-    parent = tmp_path / "stats"
-    weights = save_weight_stats(parent, run_manifest(kind="weights", corpora=()), weight_table())
+def test_what_cannot_be_merged_is_refused(save_run, weights):
+    run, parent = save_run(1), weights.path.parent
     half = save_run(3, corpora=("c",), dtype="bfloat16")
-    refusals = [
+    other = save_run(2, corpora=("b",), identity="other")
+    before = {path.name for path in parent.iterdir()}
+    for runs, message in (
         ([run], "needs at least two"),
-        ([run, save_run(2, corpora=("b",), identity="other")], "of different models"),
+        ([run, other], "of different models"),
         ([run, half], "computed in float32, .* in bfloat16"),
         ([run, run], "The tokens of prose are in two of the runs"),
         ([run, weights], "Only calibration runs can be added"),
-    ]
-    before = sorted(path.name for path in parent.iterdir())
-    for runs, message in refusals:
+    ):
         with pytest.raises(StatsError, match=message):
             merge_runs(runs, parent)
+    assert {path.name for path in parent.iterdir()} == before
     merged = merge_runs([run, save_run(4, corpora=("d",))], parent)
     with pytest.raises(StatsError, match="use them once"):
         merge_runs([merged, run], parent)
-    after = {path.name for path in parent.iterdir()}
-    assert set(before) < after
-    assert len(after) == len(before) + 2
 
 
 def test_a_blend_of_one_run_is_that_run(save_run):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from calibrations import calibrated, calibration, make_sequences, make_settings
+from calibrations import calibrated, calibration, describe, make_sequences, make_settings
 from safetensors.torch import load_file, save_file
 
 from analysis.calibration import blocks, hidden, partial, weight_memory
@@ -29,7 +29,6 @@ from analysis.families.listing import FAMILIES
 from analysis.model.forwards import decoder_stack
 from analysis.model.layer_costs import layer_costs
 from analysis.model.opening import load_model_index
-from analysis.stats.store import StatsStore
 from builders import VOCAB, tiny_checkpoint, tiny_model
 from families.built import HAND_ON_MORE
 from families.configs import BY_NAME, CASES, DISTINCT, KINDS
@@ -40,17 +39,20 @@ IN_BLOCKS = replace(STREAMED, experts_at_once=3)
 EVERY_GROUP = {"groups": ("routed", "router", "damage", "dense")}
 
 
+@pytest.fixture
+def olmoe(tmp_path):
+    return describe(tmp_path / "model")
+
+
+@pytest.fixture
+def _saved_at_every_step(monkeypatch):
+    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(partial, "_TIMES_THE_SAVE", 0.0)
+
+
 def run(described, stats, placement=Placement(), **changes):  # noqa: B008 - frozen
     sequences = make_sequences(vocabulary=described.config["vocab_size"])
     return calibrated(described, stats, sequences, placement=placement, **changes)
-
-
-def assert_same_as_whole(path, tmp_path, hidden="", place=STREAMED, **changes):
-    described = load_model_index(str(path))
-    whole = run(described, tmp_path / "whole", **changes)
-    place = replace(place, hidden_states_dir=tmp_path / hidden if hidden else None)
-    assert_same(run(described, tmp_path / "streamed", place, **changes), whole)
-    assert not hidden or list((tmp_path / hidden).iterdir()) == []
 
 
 def assert_same(streamed, whole):
@@ -83,13 +85,13 @@ WAYS = {
     "in bfloat16": ({"dtype": torch.bfloat16}, {"dtype": "auto"}),
     "to bfloat16": ({}, {"dtype": "bfloat16"}),
     "every group": ({}, EVERY_GROUP),
-    "hidden states on disk": ({}, {"hidden": "hidden"}),
+    "hidden states on disk": ({}, {"hidden": True}),
     "blocks in bfloat16": ({"dtype": torch.bfloat16}, {"dtype": "auto", "place": IN_BLOCKS}),
     "blocks of experts stacked on disk": (
         {"model_type": "mixtral", "fused": True},
         {"place": IN_BLOCKS},
     ),
-    "states inside of layers on disk": ({}, {"place": IN_BLOCKS, "hidden": "hidden"}),
+    "states inside of layers on disk": ({}, {"place": IN_BLOCKS, "hidden": True}),
 }
 
 
@@ -97,18 +99,22 @@ WAYS = {
 def test_layers_give_the_bits_of_the_whole_model(stored, asked, tmp_path, monkeypatch):
     # As for large tensors: layers take each other's memory.
     monkeypatch.setattr(weight_memory, "_LEAST", 1)
-    tiny_checkpoint(tmp_path / "model", **{"model_type": "qwen3_moe", **stored})
-    assert_same_as_whole(tmp_path / "model", tmp_path, **asked)
+    described = describe(tmp_path / "model", **{"model_type": "qwen3_moe", **stored})
+    asked = {"place": STREAMED, "hidden": None, **asked}
+    hidden_states = asked.pop("hidden") and tmp_path / "hidden"
+    place = replace(asked.pop("place"), hidden_states_dir=hidden_states)
+    whole = run(described, tmp_path / "whole", **asked)
+    assert_same(run(described, tmp_path / "streamed", place, **asked), whole)
+    assert not hidden_states or list(hidden_states.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("groups", "times"), [(("routed", "router", "damage"), 1), (("routed", "dense"), 2)]
 )
 def test_blocks_are_read_once_and_once_more_for_the_group_dense(
-    groups, times, tmp_path, monkeypatch
+    groups, times, olmoe, tmp_path, monkeypatch
 ):
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    described, read, most = load_model_index(str(tmp_path / "model")), Counter(), 0
+    read, most = Counter(), 0
     whole, fill = StoredTensor.read_into, Skeleton.load_experts
 
     def noted(self, target):
@@ -123,55 +129,60 @@ def test_blocks_are_read_once_and_once_more_for_the_group_dense(
 
     monkeypatch.setattr(StoredTensor, "read_into", noted)
     monkeypatch.setattr(Skeleton, "load_experts", held)
-    run(described, tmp_path / "stats", IN_BLOCKS, groups=groups)
+    run(olmoe, tmp_path / "stats", IN_BLOCKS, groups=groups)
     # The head gives no statistics, nor does the norm before it.
     wanted = {
         name: times if ".experts." in name else 1
-        for name in described.checkpoint.tensors
+        for name in olmoe.checkpoint.tensors
         if name not in ("lm_head.weight", "model.norm.weight")
     }
     assert read == wanted
     assert most == 3 * sum(
         entry.numel
-        for name, entry in described.checkpoint.tensors.items()
+        for name, entry in olmoe.checkpoint.tensors.items()
         if "layers.1.mlp.experts.0." in name
     )
 
 
-@pytest.mark.parametrize("interrupt_at", ["layer 0", "layer 1"])
-def test_a_run_in_blocks_resumes_whole_and_the_other_way_round(interrupt_at, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(partial, "_TIMES_THE_SAVE", 0.0)
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    described = load_model_index(str(tmp_path / "model"))
-    once = run(described, tmp_path / "once")
-    for first, second in ((IN_BLOCKS, STREAMED), (STREAMED, IN_BLOCKS)):
-        stats = tmp_path / f"stats of {first.experts_at_once}"
-        task = calibration(described, stats, placement=first)
-        steps = (step for step in task if step.at == interrupt_at)
-        next(steps), next(steps), next(steps)
-        task.close()
-        finished = run(described, stats, second)
-        assert finished.manifest.files == once.manifest.files
-        assert list(stats.iterdir()) == [finished.path]
+# Two ways to run, and the place of the first at whose third step it stops.
+ANOTHER_WAY = [
+    *((IN_BLOCKS, STREAMED, f"layer {layer}") for layer in (0, 1)),
+    *((STREAMED, IN_BLOCKS, f"layer {layer}") for layer in (0, 1)),
+    *((STREAMED, Placement(), "layer 1"), (Placement(), STREAMED, "")),
+]
 
 
-def test_a_layer_that_does_not_fit_is_run_in_the_largest_blocks_that_do(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("first", "second", "at"), ANOTHER_WAY)
+@pytest.mark.usefixtures("_saved_at_every_step")
+def test_a_run_that_stopped_is_finished_in_another_way(first, second, at, olmoe, tmp_path):
+    """Blocks and layers resume each other; batches start anew. Nothing is left behind."""
+    once, stats = run(olmoe, tmp_path / "once"), tmp_path / "stats"
+    task = calibration(olmoe, stats, placement=first)
+    steps = (step for step in task if step.at == at)
+    next(steps), next(steps), next(steps)
+    task.close()
+    # Within the first layer there is nothing to save.
+    assert at == "layer 0" or list(stats.glob("*.partial/state.safetensors"))
+    finished = run(olmoe, stats, second)
+    assert finished.manifest.files == once.manifest.files
+    assert list(stats.iterdir()) == [finished.path]
+
+
+def test_a_layer_that_does_not_fit_is_run_in_the_largest_blocks_that_do(olmoe, monkeypatch):
     """Hand arithmetic: layers of 7 experts of 3 x 16 x 24 float32, 4,608 bytes each."""
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    described = load_model_index(str(tmp_path / "model"))
     settings = make_settings(placement=STREAMED)
-    sizes = layer_sizes(described, settings)
+    sizes = layer_sizes(olmoe, settings)
     assert sizes.expert == 3 * 16 * 24 * 4
     # The embeddings are larger than what a layer holds beside its experts.
     assert sizes.around == VOCAB * 16 * 4
-    layer = [n for n in described.checkpoint.tensors if n.startswith("model.layers.1.")]
-    assert sizes.whole == 4 * sum(described.checkpoint.tensors[name].numel for name in layer)
+    tensors = olmoe.checkpoint.tensors
+    layer = [name for name in tensors if name.startswith("model.layers.1.")]
+    assert sizes.whole == 4 * sum(tensors[name].numel for name in layer)
     sizes_of_run = RunSizes(running=200, states=800, paused=2700, kept=100)
 
     def fitting(free, **changes):
         monkeypatch.setattr(blocks, "free_memory", lambda: free)
-        return experts_that_fit(described, settings, replace(sizes_of_run, **changes))
+        return experts_that_fit(olmoe, settings, replace(sizes_of_run, **changes))
 
     whole = (sizes.whole + 1000) / 0.8
     assert fitting(whole + 2) == 0
@@ -180,10 +191,9 @@ def test_a_layer_that_does_not_fit_is_run_in_the_largest_blocks_that_do(tmp_path
     assert (fitting(five + 2), fitting(five - 2)) == (5, 4)
     assert fitting(five + 2, copies=1) == 2
     assert fitting(0) == 1  # which is refused, see below
-    asked = replace(settings, placement=replace(STREAMED, experts_at_once=4))
-    assert experts_that_fit(described, asked, sizes_of_run) == 4
-    whole_layer = replace(settings, placement=replace(STREAMED, experts_at_once=7))
-    assert experts_that_fit(described, whole_layer, sizes_of_run) == 0
+    for at_once, found in ((4, 4), (7, 0)):  # all seven are the whole layer
+        asked = replace(settings, placement=replace(STREAMED, experts_at_once=at_once))
+        assert experts_that_fit(olmoe, asked, sizes_of_run) == found
 
 
 def test_a_gpu_has_room_for_weights_whatever_the_hidden_states_take():
@@ -204,14 +214,14 @@ def test_a_gpu_has_room_for_weights_whatever_the_hidden_states_take():
 
 
 @pytest.mark.parametrize("at_once", [0, 2])
-def test_blocks_that_do_not_fit_are_refused_before_anything_runs(tmp_path, monkeypatch, at_once):
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    described = load_model_index(str(tmp_path / "model"))
+def test_blocks_that_do_not_fit_are_refused_before_anything_runs(
+    olmoe, tmp_path, monkeypatch, at_once
+):
     monkeypatch.setattr(blocks, "free_memory", lambda: 8000)
     place = replace(STREAMED, experts_at_once=at_once)
     refused = rf"not even with {at_once or 1} of a layer's experts at once: it needs about .* free"
     with pytest.raises(CheckpointError, match=refused) as error:
-        run(described, tmp_path / "stats", place)
+        run(olmoe, tmp_path / "stats", place)
     assert "\n" not in str(error.value)
 
 
@@ -226,39 +236,31 @@ def test_forwards_that_pause_are_written_without_waiting_for_the_disk(tmp_path, 
     assert not synced
 
 
-def test_what_surrounds_experts_counts_twice_in_blocks(tmp_path):
+def test_what_surrounds_experts_counts_twice_in_blocks(olmoe, tmp_path):
     """And what is done adds up to what was stated."""
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    described = load_model_index(str(tmp_path / "model"))
     wholes = []
     for number, place in enumerate((STREAMED, IN_BLOCKS)):
-        steps = list(calibration(described, tmp_path / str(number), placement=place))
+        steps = list(calibration(olmoe, tmp_path / str(number), placement=place))
         shown = [step.whole for step in steps if step.whole]
         assert shown[-1].done == pytest.approx(shown[-1].total)
         assert shown[-2].done["multiply"] < shown[-1].total["multiply"]
         wholes.append(shown[-1].total["multiply"])
-    around = layer_costs(described).running_around(make_sequences().num_tokens, 0, 1, 2)
+    around = layer_costs(olmoe).running_around(make_sequences().num_tokens, 0, 1, 2)
     assert wholes[1] - wholes[0] == pytest.approx(around)
     assert around > 0
 
 
-def test_large_hidden_states_go_to_disk_by_themselves(monkeypatch, tmp_path):
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    described = load_model_index(str(tmp_path / "model"))
+def test_large_hidden_states_go_to_disk_by_themselves(olmoe, monkeypatch, tmp_path):
     monkeypatch.setattr(hidden, "free_memory", lambda: 1000)
-    task = calibration(described, tmp_path / "stats", placement=STREAMED)
+    task = calibration(olmoe, tmp_path / "stats", placement=STREAMED)
     next(step for step in task if step.at == "layer 1")
     assert list((tmp_path / "stats").glob("*.partial/hidden-1/0.safetensors"))
 
 
 @pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "layers"])
-def test_the_whole_is_known_from_the_start_and_resumes_where_it_stands(
-    placement, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(partial, "_TIMES_THE_SAVE", 0.0)
-    tiny_checkpoint(tmp_path / "model", "qwen3_moe")
-    described = load_model_index(str(tmp_path / "model"))
+@pytest.mark.usefixtures("_saved_at_every_step")
+def test_the_whole_is_known_from_the_start_and_resumes_where_it_stands(placement, tmp_path):
+    described = describe(tmp_path / "model", "qwen3_moe")
     costs, tokens = layer_costs(described), make_sequences().num_tokens
     assert sum(costs.num_bytes.values()) == described.checkpoint.nbytes
 
@@ -286,9 +288,8 @@ def test_the_whole_is_known_from_the_start_and_resumes_where_it_stands(
 
 
 def test_only_one_layer_is_held_at_a_time(tmp_path):
-    tiny_checkpoint(tmp_path / "model", "qwen3_moe")
     settings = make_settings(placement=STREAMED)
-    skeleton = Skeleton(load_model_index(str(tmp_path / "model")), settings)
+    skeleton = Skeleton(describe(tmp_path / "model", "qwen3_moe"), settings)
 
     def held():
         return {name for name, value in skeleton.model.named_parameters() if not value.is_meta}
@@ -304,27 +305,6 @@ def test_only_one_layer_is_held_at_a_time(tmp_path):
     assert held() == set()
 
 
-@pytest.mark.parametrize(
-    ("first", "steps"), [(STREAMED, 9), (Placement(), 4)], ids=["layers", "batches"]
-)
-def test_the_other_way_starts_anew_and_leaves_nothing_behind(first, steps, tmp_path, monkeypatch):
-    monkeypatch.setattr(partial, "_SAVE_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(partial, "_TIMES_THE_SAVE", 0.0)
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    described = load_model_index(str(tmp_path / "model"))
-    second = Placement(stream_layers=not first.stream_layers)
-    store = StatsStore(tmp_path / "stats")
-    task = calibration(described, store, placement=first)
-    for _ in range(steps):
-        next(task)
-    task.close()
-    assert list(store.target.glob("*.partial/state.safetensors"))
-    finished = run(described, tmp_path / "stats", second)
-    once = run(described, tmp_path / "once")
-    assert finished.manifest.files == once.manifest.files
-    assert list(store.target.iterdir()) == [finished.path]
-
-
 def test_a_layer_that_overflows_is_named(tmp_path):
     model = tiny_model("qwen3_moe")
     with torch.no_grad():
@@ -335,35 +315,24 @@ def test_a_layer_that_overflows_is_named(tmp_path):
         run(described, tmp_path / "stats", STREAMED)
 
 
-def break_tensor(path, name, change):
-    file = path / "model.safetensors"
-    tensors = load_file(file)
-    change(tensors, name)
-    save_file(tensors, file, metadata={"format": "pt"})
-
-
 @pytest.mark.parametrize(
-    "name",
-    ["layers.1.self_attn.q_proj.weight", "layers.1.input_layernorm.weight", "embed_tokens.weight"],
+    ("name", "is_cut", "says"),
+    [
+        ("layers.1.self_attn.q_proj.weight", False, ""),
+        ("layers.1.input_layernorm.weight", False, ""),
+        ("embed_tokens.weight", False, ""),
+        ("layers.1.mlp.experts.3.up_proj.weight", True, r" .* \(24, 15\), .* \(24, 16\);"),
+    ],
 )
-def test_a_missing_tensor_is_named(name, tmp_path):
+def test_a_tensor_that_is_missing_or_of_another_shape_is_named(name, is_cut, says, tmp_path):
     tiny_checkpoint(tmp_path / "model", "olmoe", shards=1)
-    break_tensor(tmp_path / "model", f"model.{name}", lambda tensors, name: tensors.pop(name))
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(file)
+    whole = tensors.pop(f"model.{name}")
+    cut = {f"model.{name}": whole[:, :-1].contiguous()} if is_cut else {}
+    save_file(tensors | cut, file, metadata={"format": "pt"})
     described = load_model_index(str(tmp_path / "model"))
-    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
-        run(described, tmp_path / "stats", STREAMED)
-
-
-def test_a_tensor_of_the_wrong_shape_is_named(tmp_path):
-    tiny_checkpoint(tmp_path / "model", "olmoe", shards=1)
-
-    def cut(tensors, name):
-        tensors[name] = tensors[name][:, :-1].contiguous()
-
-    name = "model.layers.1.mlp.experts.3.up_proj.weight"
-    break_tensor(tmp_path / "model", name, cut)
-    described = load_model_index(str(tmp_path / "model"))
-    with pytest.raises(CheckpointError, match=r"3\.up_proj\.weight .* \(24, 15\), .* \(24, 16\);"):
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.") + says):
         run(described, tmp_path / "stats", STREAMED)
 
 
@@ -423,14 +392,12 @@ def test_layers_that_get_more_than_hidden_states_are_refused(name, tmp_path):
     assert not list((tmp_path / "stats").rglob("*.safetensors"))
 
 
-def test_hidden_states_changed_between_layers_are_refused(tmp_path):
-    tiny_checkpoint(tmp_path / "model", "olmoe")
-    described = load_model_index(str(tmp_path / "model"))
-    skeleton = Skeleton(described, make_settings(placement=STREAMED))
+def test_hidden_states_changed_between_layers_are_refused(olmoe):
+    skeleton = Skeleton(olmoe, make_settings(placement=STREAMED))
     skeleton.load(EMBEDDINGS)
     relay = Relay(skeleton.model, skeleton.layers, "OLMoE")
     skeleton.layers[1].register_forward_pre_hook(lambda _, args: (args[0] * 2, *args[1:]))
     batch = next(make_sequences().batches(3))
     refused = pytest.raises(UnsupportedModelError, match=r"OLMoE cannot be streamed .* changes")
-    with collecting(skeleton.model, described, sums_of(described)), refused:
+    with collecting(skeleton.model, olmoe, sums_of(olmoe)), refused:
         relay.embed(batch)

@@ -25,13 +25,6 @@ def test_a_file_is_read_up_to_its_bound(tmp_path):
         read_text_file("plan", path, most_bytes=7)
 
 
-def test_a_folder_and_a_missing_file_say_what_they_are(tmp_path):
-    with pytest.raises(PlanError, match="folder"):
-        read_text_file("recipe", tmp_path)
-    with pytest.raises(PlanError, match="No such file"):
-        read_text_file("recipe", tmp_path / "absent.yaml")
-
-
 def test_the_nearest_file_of_the_same_kind_is_named(tmp_path):
     for name in ("plan.json", "plan.csv", "other.json", "recipe.yaml"):
         (tmp_path / name).touch()

@@ -15,7 +15,6 @@ from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import StatsError
-from analysis.model.opening import load_model_index
 from analysis.numbers.sparsity import parse_sparsity
 from analysis.ranking.choose import choose_stats, routed_runs
 from analysis.ranking.coverage import Blender
@@ -24,7 +23,7 @@ from analysis.stats.merging import merge_runs
 from analysis.stats.reading import load_expert_stats, verify_run
 from analysis.stats.store import StatsStore
 from analysis.traffic.importing import TrafficImport, import_traffic, traffic_words
-from builders import SPARSE_LAYERS, TOP_K, VOCAB, tiny_checkpoint
+from builders import SPARSE_LAYERS, TOP_K, VOCAB
 from builders.traffic import npy, npy_header, random_rows
 
 SPARSE, DEPTH, EXPERTS = SPARSE_LAYERS["qwen3_moe"], 4, 6
@@ -51,23 +50,10 @@ class Spoken:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_checkpoint(path, "qwen3_moe")
-    return path
-
-
-@pytest.fixture(scope="module")
-def tiny(place):
-    """Sparse layers 0, 2, 3 of 6 experts, top-2; layer 1 is dense."""
-    return load_model_index(str(place))
-
-
-@pytest.fixture(scope="module")
-def spoken(place):
+def spoken(tiny):
     """Requests whose experts are the top-k of the routers' logits in transformers' own forward."""
     rng = np.random.default_rng(3)
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(tiny.checkpoint.path, dtype=torch.float32).eval()
     requests = []
     for number, (asked, said) in enumerate(((5, 9), (1, 12), (8, 1), (11, 6))):
         # Each begins with a token of its own, so that no prompt repeats another.

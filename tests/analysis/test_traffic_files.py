@@ -13,25 +13,15 @@ import pytest
 from analysis.drain import drain
 from analysis.errors import StatsError
 from analysis.families.base import MoELayer
-from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from analysis.traffic.counting import Tally
 from analysis.traffic.formats import RoutedTokens
 from analysis.traffic.importing import TrafficImport, import_traffic, usual_name
 from analysis.traffic.layout import Layout
 from analysis.traffic.reading import TrafficReader
-from builders import tiny_checkpoint
 from builders.traffic import npy, npy_header, random_rows
 
 TOKENS = 14
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    """Sparse layers 0, 2, 3 of 6 experts, top-2; layer 1 is dense."""
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_checkpoint(path, "qwen3_moe")
-    return load_model_index(str(path))
 
 
 @pytest.fixture

@@ -293,11 +293,6 @@ def test_what_cannot_be_passed_comes_last():
     assert paths.weights.tolist() == [-1.0, -2.0, -np.inf, -np.inf]
 
 
-def test_no_path_is_refused():
-    with pytest.raises(UserError, match="at least 1"):
-        top_paths([np.zeros(2)], 0)
-
-
 COUNT = 5
 
 

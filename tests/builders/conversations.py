@@ -5,54 +5,43 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-SEARCH = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
+_CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+_WEATHER = {"name": "weather", "description": "The weather of a city.", "parameters": _CITY}
+SEARCH = {"type": "function", "function": _WEATHER}
 FUNCTION = {"name": "weather", "arguments": {"city": "Paris"}}
 CALL = {"type": "function", "function": FUNCTION}
-ASKED, SAID = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def said(content, **more):
+    return {"role": "assistant", "content": content, **more}
+
+
+def in_parts(*texts):
+    return [{"type": "text", "text": text} for text in texts]
+
+
+ASKED, SAID = user("a"), said("b")
 
 
 def called(arguments, **more):
+    """A row whose assistant calls a tool with these arguments and is told the result."""
     call = {"id": "call00001", "type": "function"}
     call["function"] = {"name": "weather", "arguments": arguments}
     result = {"role": "tool", "tool_call_id": "call00001", "content": 'hazel "<5>"'}
-    return {
-        "messages": [
-            {"role": "user", "content": "alder"},
-            {"role": "assistant", "content": "", "tool_calls": [call]},
-            result,
-            {"role": "assistant", "content": "birch"},
-        ],
-        "tools": [SEARCH],
-        **more,
-    }
+    turns = [user("alder"), said("", tool_calls=[call]), result, said("birch")]
+    return {"messages": turns, "tools": [SEARCH], **more}
 
 
 TOOL_WORDS = ("alder", "weather", "Paris", "hazel", "birch")
 # A row in each form -> the words of its turns.
 FORMS = {
-    "messages": (
-        {
-            "messages": [
-                {"role": "user", "content": "alder"},
-                {"role": "assistant", "content": " birch\n"},
-            ]
-        },
-        ("alder", "birch"),
-    ),
+    "messages": ({"messages": [user("alder"), said(" birch\n")]}, ("alder", "birch")),
     "from and value": (
-        {
-            "conversations": [
-                {"from": "human", "value": "alder"},
-                {"from": "gpt", "value": "birch"},
-            ]
-        },
+        {"conversations": [{"from": "human", "value": "alder"}, {"from": "gpt", "value": "birch"}]},
         ("alder", "birch"),
     ),
     "instruction": (
@@ -60,18 +49,7 @@ FORMS = {
         ("maple", "alder", "cedar", "birch"),
     ),
     "parts": (
-        {
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "text", "text": "alder"},
-                        {"type": "text", "text": "cedar"},
-                    ],
-                },
-                {"role": "assistant", "content": [{"type": "text", "text": "birch"}]},
-            ]
-        },
+        {"messages": [user(in_parts("alder", "cedar")), said(in_parts("birch"))]},
         ("alder", "cedar", "birch"),
     ),
     "arguments as an object": (called({"city": "Paris"}), TOOL_WORDS),

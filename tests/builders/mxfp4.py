@@ -3,6 +3,8 @@
 import torch
 
 BLOCK = 32
+# What the sixteen codes of four bits stand for.
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 def to_mxfp4(tensors, plain_dtype=torch.bfloat16):
@@ -19,3 +21,17 @@ def to_mxfp4(tensors, plain_dtype=torch.bfloat16):
         scales = torch.randint(121, 125, shape, generator=seeded, dtype=torch.uint8)
         stored |= {f"{name}_blocks": codes, f"{name}_scales": scales}
     return stored
+
+
+def from_mxfp4(stored, dtype):
+    """The plain tensors that stored ones stand for; of two codes in a byte the lower is first."""
+    plain = {}
+    for name, tensor in stored.items():
+        if name.endswith("_blocks"):
+            codes = torch.stack([tensor & 15, tensor >> 4], dim=-1).flatten(-2).long()
+            scales = torch.exp2(stored[name.replace("_blocks", "_scales")].float() - 127)
+            rows = (FP4[codes] * scales[..., None]).flatten(-2)
+            plain[name.removesuffix("_blocks")] = rows.transpose(1, 2).contiguous().to(dtype)
+        elif not name.endswith("_scales"):
+            plain[name] = tensor
+    return plain

@@ -134,17 +134,6 @@ def test_a_dense_size_of_a_family_counts_no_experts_to_choose_among(tmp_path, na
     assert not FAMILIES[name].layers(config)
 
 
-def test_a_type_that_counts_0_experts_is_dense():
-    with pytest.raises(UnsupportedModelError, match="This new_lm model is dense"):
-        family_of({"model_type": "new_lm", "num_experts": 0}, {"model.norm.weight": (4,)})
-
-
-def test_a_wrapper_of_vision_around_a_dense_model_is_dense():
-    config = {"model_type": "mistral3", "text_config": {"model_type": "mistral"}}
-    with pytest.raises(UnsupportedModelError, match="This mistral3 model is dense"):
-        family_of(config)
-
-
 def test_scales_of_activations_have_an_entry_per_expert():
     # As in FP8 checkpoints of Mistral 4, quantised by transformers' static scheme.
     name = "language_model.model.layers.3.mlp.experts.down_proj_activation_scale"

@@ -45,7 +45,7 @@ class _Drawn:
         return found
 
 
-def small_packed(folder, method, *, packs_router=False, **settings):
+def small_packed(folder, method, **settings):
     """Write a Qwen2-MoE of two layers; `settings` are more of its `quantization_config`."""
     drawn = _Drawn()
     tensors = {
@@ -63,10 +63,7 @@ def small_packed(folder, method, *, packs_router=False, **settings):
         for owner in ("shared_expert", *(f"experts.{expert}" for expert in range(EXPERTS))):
             for part, shape in sizes.items():
                 tensors |= drawn.packed(method, f"{name}.mlp.{owner}.{part}_proj", *shape)
-        if packs_router:
-            tensors |= drawn.packed(method, f"{name}.mlp.gate", 8, HIDDEN)
-        else:
-            tensors[f"{name}.mlp.gate.weight"] = drawn.floats(EXPERTS, HIDDEN)
+        tensors[f"{name}.mlp.gate.weight"] = drawn.floats(EXPERTS, HIDDEN)
         tensors[f"{name}.mlp.shared_expert_gate.weight"] = drawn.floats(1, HIDDEN)
     folder.mkdir(parents=True)
     config = QWEN | {"quantization_config": SETTINGS[method] | settings}

@@ -6,15 +6,11 @@ import re
 import pytest
 from exports import edit_tensors, export, failed, same_bytes, tensors_of, verified
 
-from analysis.calibration.weights import measure_weights
-from analysis.criteria import get_criterion
-from analysis.drain import drain
-from analysis.errors import CheckpointError, ExportError, UnsupportedModelError
+from analysis.errors import CheckpointError, ExportError
 from analysis.model.opening import load_model_index
 from builders import edit_json
 from layouts.small_packed import EXPERTS, ROLES, small_packed
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
-from pruning.serving.engines import Reads, contents_of, verdicts
 from pruning.surgery import module_names
 
 KEPT = {0: (1, 2, 4), 1: (0, 2, 5)}
@@ -215,33 +211,6 @@ def test_a_pattern_as_large_as_allowed_is_searched_for(tmp_path):
     patterns = ["re:" + "(" * 20 + "z2" + ")" * 20, "re:z{1000}", "re:(?:z{40}){25}"]
     source = small_packed(tmp_path / "in", "gptq", ignore=patterns)
     assert exported(source, tmp_path / "out")["ignore"] == patterns
-
-
-@pytest.mark.parametrize("method", ROLES)
-def test_programs_that_cannot_read_it_are_not_called_tried(tmp_path, method):
-    model = load_model_index(str(small_packed(tmp_path / "in", method)))
-    found = {verdict.engine: verdict for verdict in verdicts(contents_of(model))}
-    why = f"checkpoints quantised with {method} cannot be loaded: "
-    for name in ("transformers", "moeprune, load_pruned"):
-        assert found[name].reads is Reads.FAILS
-        assert found[name].reason.startswith(why)
-    assert not any(verdict.reads is Reads.TRIED for verdict in found.values())
-
-
-@pytest.mark.parametrize("method", ROLES)
-def test_a_packed_router_is_named(tmp_path, method):
-    source = small_packed(tmp_path / "in", method, packs_router=True)
-    with pytest.raises(UnsupportedModelError) as caught:
-        load_model_index(str(source))
-    says = r"router of layer 0 is quantised \(model\.layers\.0\.mlp\.gate\.\w+\), .* leaves routers"
-    assert re.search(says, str(caught.value))
-
-
-def test_weights_in_packed_integers_rank_nothing(tmp_path):
-    model = load_model_index(str(small_packed(tmp_path / "in", "gptq")))
-    assert get_criterion("aimer").source == "weights"
-    with pytest.raises(UnsupportedModelError, match=r"dtype I32 .* Dequantise the"):
-        drain(measure_weights(model))
 
 
 def test_a_router_that_is_missing_is_not_called_quantised(tmp_path):
