@@ -113,122 +113,91 @@ def test_an_adapter_that_would_lead_to_another_model_is_refused_where_peft_is(sh
     refused(sharded, "adapter_config.json", "move adapter_config.json out")
 
 
-def named(*files):
-    def make(folder):
-        for name in files:
-            file = folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text('{"base_model_name_or_path": "some/base"}')
-        return folder
-
-    return make
+def write_files(folder, names):
+    for name in names:
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('{"base_model_name_or_path": "some/base"}')
 
 
 CACHE = "models--some--model"
+SNAPSHOT = f"{CACHE}/snapshots/abc123"
+# Files of a folder, the folder in it that is opened, and a word of what is said.
 KINDS = {
-    "cache root": (named(f"{CACHE}/snapshots/abc123/config.json"), f"{CACHE}/snapshots/abc123"),
-    "model of the cache": (
-        lambda folder: named(f"{CACHE}/snapshots/abc123/config.json")(folder) / CACHE,
-        f"{CACHE}/snapshots/abc123",
-    ),
-    "snapshots": (
-        lambda folder: named(f"{CACHE}/snapshots/abc123/config.json")(folder) / CACHE / "snapshots",
-        f"{CACHE}/snapshots/abc123",
-    ),
-    "gguf": (named("model-Q4_K_M.gguf"), "model-Q4_K_M.gguf"),
-    "gguf in capitals": (named("MODEL.GGUF"), "holds GGUF files (MODEL.GGUF)"),
-    "gguf in folders": (named("Q4_K_M/model.gguf", "Q8_0/model.gguf"), "holds GGUF files"),
-    "home of the hub": (
-        named(f"hub/{CACHE}/snapshots/abc123/config.json"),
-        f"hub/{CACHE}/snapshots/abc123",
-    ),
-    "gguf with a config": (named("config.json", "model-Q4_K_M.gguf"), "model-Q4_K_M.gguf"),
-    "adapter": (named("adapter_config.json"), "some/base"),
-    "pipeline": (named("model_index.json", "unet/config.json"), "diffusers"),
-    "pickled": (named("pytorch_model.bin"), "pytorch_model.bin"),
-    "pickled with a config": (named("config.json", "consolidated.00.pth"), "consolidated.00.pth"),
-    "publisher's layout": (named("params.json", "consolidated.safetensors"), "params.json"),
-    "folder above": (named("run/checkpoint-10/config.json", "run/log.txt"), "checkpoint-10"),
+    "cache root": ([f"{SNAPSHOT}/config.json"], "", SNAPSHOT),
+    "model of the cache": ([f"{SNAPSHOT}/config.json"], CACHE, SNAPSHOT),
+    "snapshots": ([f"{SNAPSHOT}/config.json"], f"{CACHE}/snapshots", SNAPSHOT),
+    "home of the hub": ([f"hub/{SNAPSHOT}/config.json"], "", f"hub/{SNAPSHOT}"),
+    "gguf": (["model-Q4_K_M.gguf"], "", "model-Q4_K_M.gguf"),
+    "gguf in capitals": (["MODEL.GGUF"], "", "holds GGUF files (MODEL.GGUF)"),
+    "gguf in folders": (["Q4_K_M/model.gguf", "Q8_0/model.gguf"], "", "holds GGUF files"),
+    "gguf with a config": (["config.json", "model-Q4_K_M.gguf"], "", "model-Q4_K_M.gguf"),
+    "adapter": (["adapter_config.json"], "", "some/base"),
+    "pipeline": (["model_index.json", "unet/config.json"], "", "diffusers"),
+    "pickled": (["pytorch_model.bin"], "", "pytorch_model.bin"),
+    "pickled with a config": (["config.json", "consolidated.00.pth"], "", "consolidated.00.pth"),
+    "publisher's layout": (["params.json", "consolidated.safetensors"], "", "params.json"),
+    "folder above": (["run/checkpoint-10/config.json", "run/log.txt"], "run", "checkpoint-10"),
     "variant": (
-        named("config.json", "model.safetensors.index.fp16.json", "model-1-of-2.safetensors"),
-        "model.safetensors.index.fp16.json",
+        ["config.json", "model.safetensors.index.fp16.json", "model-1-of-2.safetensors"],
+        *("", "model.safetensors.index.fp16.json"),
     ),
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_of_another_kind_is_named(kind, tmp_path):
-    make, word = KINDS[kind]
-    folder = make(tmp_path)
-    refused(folder / "run" if kind == "folder above" else folder, word)
+@pytest.mark.parametrize(("files", "opened", "word"), KINDS.values(), ids=KINDS)
+def test_a_folder_of_another_kind_is_named(files, opened, word, tmp_path):
+    write_files(tmp_path, files)
+    refused(tmp_path / opened, word)
 
 
 def test_a_file_of_another_kind_of_folder_is_named(tmp_path):
-    named("model-Q4_K_M.gguf")(tmp_path)
+    write_files(tmp_path, ["model-Q4_K_M.gguf"])
     refused(tmp_path / "model-Q4_K_M.gguf", "is a file", "holds GGUF files", "safetensors")
 
 
-LONG = "x" * 300
-WRONG_INDEXES = {
-    "a list": [],
-    "null": None,
-    "a number": 3,
-    "map of null": {"weight_map": None},
-    "map is a list": {"weight_map": ["a"]},
-    "map is empty": {"weight_map": {}},
-    "a file of null": {"weight_map": {ROUTER: None}},
-    "a file is a list": {"weight_map": {ROUTER: ["a.safetensors"]}},
-    "a file is a number": {"weight_map": {ROUTER: 1}},
-    "an absolute file": {"weight_map": {ROUTER: "/etc/passwd"}},
-    "a file above": {"weight_map": {ROUTER: "../a.safetensors"}},
-    "a file below": {"weight_map": {ROUTER: "a/b.safetensors"}},
-    "a file of Windows": {"weight_map": {ROUTER: "a\\b.safetensors"}},
-    "a file without a name": {"weight_map": {ROUTER: ""}},
-    "a file with a null byte": {"weight_map": {ROUTER: "a\0.safetensors"}},
-    "the folder above": {"weight_map": {ROUTER: ".."}},
-    "a long name": {"weight_map": {ROUTER: LONG}},
-}
-METADATA = (None, [], [1], 7, "text", True)
+# What a weight map may not call a file, and what is no weight map.
+NO_FILES = (
+    *(None, ["a.safetensors"], 1, "", "..", "/etc/passwd", "../a.safetensors", "a/b.safetensors"),
+    *("a\\b.safetensors", "a\0.safetensors", "x" * 300),
+)
+NO_MAPS = (None, ["a"], {}, *({ROUTER: file} for file in NO_FILES))
+WRONG_INDEXES = [[], None, 3, *({"weight_map": held} for held in NO_MAPS)]
 
 
-@pytest.mark.parametrize("raw", WRONG_INDEXES.values(), ids=WRONG_INDEXES)
+@pytest.mark.parametrize("raw", WRONG_INDEXES, ids=lambda raw: repr(raw)[:40])
 def test_an_index_of_a_wrong_kind_is_one_line(raw, sharded):
     (sharded / INDEX_NAME).write_text(json.dumps(raw))
     refused(sharded, INDEX_NAME)
 
 
-@pytest.mark.parametrize("metadata", METADATA, ids=repr)
+@pytest.mark.parametrize("metadata", [None, [], [1], 7, "text", True], ids=repr)
 def test_metadata_of_a_wrong_kind_is_one_line(metadata, sharded):
     raw = json.loads((sharded / INDEX_NAME).read_text()) | {"metadata": metadata}
     (sharded / INDEX_NAME).write_text(json.dumps(raw))
     refused(sharded, INDEX_NAME, "metadata")
 
 
+# Place in a header -> what it may not hold.
 WRONG_HEADERS = {
-    "a list for metadata": put("__metadata__", to=["a"]),
-    "a number for metadata": put("__metadata__", to=3),
-    "metadata of numbers": put("__metadata__", to={"format": 3}),
-    "a tensor of null": put("x", to=None),
-    "a tensor of text": put("x", to="F32"),
-    "no dtype": put("x", to={"shape": [1], "data_offsets": [0, 4]}),
-    "dtype of null": put("x", "dtype", to=None),
-    "shape of null": put("x", "shape", to=None),
-    "a negative shape": put("x", "shape", to=[-1]),
-    "a shape of floats": put("x", "shape", to=[1.0]),
-    "a shape of truths": put("x", "shape", to=[True]),
-    "offsets of null": put("x", "data_offsets", to=None),
-    "one offset": put("x", "data_offsets", to=[0]),
-    "negative offsets": put("x", "data_offsets", to=[-4, 0]),
-    "offsets of floats": put("x", "data_offsets", to=[0.0, 4.0]),
-    "offsets the wrong way": put("x", "data_offsets", to=[4, 0]),
-    "huge offsets": put("x", "data_offsets", to=[10**30, 10**30 + 4]),
+    ("__metadata__",): (["a"], 3, {"format": 3}),
+    ("x",): (None, "F32", {"shape": [1], "data_offsets": [0, 4]}),
+    ("x", "dtype"): (None,),
+    ("x", "shape"): (None, [-1], [1.0], [True]),
+    ("x", "data_offsets"): (
+        *(None, [0], [-4, 0], [0.0, 4.0], [4, 0]),
+        [10**30, 10**30 + 4],
+    ),
 }
 
 
-@pytest.mark.parametrize("change", WRONG_HEADERS.values(), ids=WRONG_HEADERS)
-def test_a_header_of_a_wrong_kind_is_one_line(change, tmp_path):
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(place, value) for place, values in WRONG_HEADERS.items() for value in values],
+)
+def test_a_header_of_a_wrong_kind_is_one_line(place, value, tmp_path):
     header = {"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
-    change(header)
+    put(*place, to=value)(header)
     text = json.dumps(header).encode()
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / SINGLE_NAME).write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))

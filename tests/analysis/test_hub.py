@@ -64,11 +64,6 @@ def test_a_hub_that_never_answers_is_asked_once_and_not_for_long(ask):
         assert asked == 2  # once for the model, once for its configuration
 
 
-def test_offline_is_said(ask):
-    for line in ask("some-org/some-model", HF_HUB_OFFLINE="1"):
-        assert "HF_HUB_OFFLINE is set; unset it" in line
-
-
 def test_what_was_fetched_is_found_without_a_network(ask):
     with hub() as place:
         found = ask("someone/cats", HF_ENDPOINT=place)
