@@ -196,10 +196,7 @@ def test_a_prompt_of_text_ends_where_a_token_does():
 
 @pytest.mark.parametrize(
     ("document", "problem"),
-    [
-        (Document(messages=(FOUR,)), "no turn before"),
-        (Document(input_ids=(1, 2)), "token ids"),
-    ],
+    [(Document(messages=(FOUR,)), "no turn before"), (Document(input_ids=(1, 2)), "token ids")],
 )
 def test_a_document_without_a_prompt_is_refused(document, problem):
     with pytest.raises(CorpusError, match=problem):

@@ -16,7 +16,6 @@ from analysis.families.base import MoELayer
 from analysis.ranking.advice import read_overlaps
 from analysis.ranking.compare import COMPARISON_COLUMNS, Comparison, CriterionDecision, kendall_tau
 from analysis.ranking.overlap import (
-    chance_overlap,
     effects_over_models,
     exponent_effects,
     pruned_mask,
@@ -108,15 +107,6 @@ def test_effects_by_hand():
     assert table.loc[("b", 1), "overlap"] == pytest.approx(0.9)
     assert table.loc[("alpha", 1)].tolist() == pytest.approx([0.65, 0.4, 0.9, 2])
     assert ("beta", 2) not in table.index
-
-
-def test_chance_of_all_texts():
-    grid = Grid((MoELayer(0, 4, 1), MoELayer(1, 8, 1)))
-    assert chance_overlap(grid, Fraction(1, 2), 3) == 0.25
-    # 3 of 8 are 37.5%, of 4 one is 25%.
-    expected = ((1 / 4) ** 2 + (3 / 8) ** 2) / 2
-    assert chance_overlap(grid, Fraction(2, 5), 3) == pytest.approx(expected)
-    assert isnan(chance_overlap(grid, Fraction(0), 3))
 
 
 def test_effects_over_models_by_hand():

@@ -24,13 +24,6 @@ def write(path, *rows):
     return str(path)
 
 
-def test_text_is_parted_at_blank_lines(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_bytes("one\ntwo\r\n\r\nthree\n\n\n  \n\nfünf\n".encode())
-    texts = [document.text for document in read_documents(str(file))]
-    assert [text.strip() for text in texts] == ["one\ntwo", "three", "fünf"]
-
-
 FORMS = {
     "text": ({"text": "abc"}, Document(text="abc")),
     "messages": ({"messages": MESSAGES}, Document(messages=tuple(MESSAGES))),
@@ -134,11 +127,7 @@ def test_rows_of_token_ids_are_used_as_they_are():
 
 
 LONG_PROMPT = ({"role": "user", "content": "abcdefgh"}, {"role": "assistant", "content": "i"})
-TEXT, LONG, IDS = (
-    Document(text="abc"),
-    Document(text="abcdefgh"),
-    Document(input_ids=(1, 2)),
-)
+TEXT, LONG, IDS = (Document(text="abc"), Document(text="abcdefgh"), Document(input_ids=(1, 2)))
 # Documents, options -> the words that matter.
 REFUSED = [
     ([IDS, TEXT], (100, 2), {}, "letters mixes token ids with text; use one of them"),

@@ -63,22 +63,20 @@ def test_the_true_response_is_matched(task):
         assert found[step.get("group_select", 0)] == text.answer
 
 
-def test_a_task_is_written_once_and_says_its_version(tmp_path):
+def test_a_task_is_written_once_unless_it_is_damaged_and_says_its_version(tmp_path):
     first = write_task(EXACT, tmp_path)
-    lines = (first.folder / "demo-math-exact.jsonl").read_text().splitlines()
+    rows, wanted = (
+        first.folder / "demo-math-exact.jsonl",
+        answer_questions(benchmark_texts("demo-math")),
+    )
     written = yaml.safe_load((first.folder / "demo-math-exact.yaml").read_text())
     assert written["metadata"]["version"] == first.version
     assert first.folder.name == f"demo-math-exact-{first.version}"
-    wanted = answer_questions(benchmark_texts("demo-math"))
-    assert [json.loads(line) for line in lines] == wanted
+    assert [json.loads(line) for line in rows.read_text().splitlines()] == wanted
     assert len(wanted) == 240
-    before = (first.folder / "demo-math-exact.jsonl").stat().st_mtime_ns
+    before = rows.stat().st_mtime_ns
     assert write_task(EXACT, tmp_path) == first
-    assert (first.folder / "demo-math-exact.jsonl").stat().st_mtime_ns == before
-
-
-def test_a_damaged_file_is_written_again(tmp_path):
-    first = write_task(EXACT, tmp_path)
-    (first.folder / "demo-math-exact.jsonl").write_text("{")
+    assert rows.stat().st_mtime_ns == before
+    rows.write_text("{")
     write_task(EXACT, tmp_path)
-    assert len((first.folder / "demo-math-exact.jsonl").read_text().splitlines()) == 240
+    assert len(rows.read_text().splitlines()) == 240

@@ -9,11 +9,9 @@ from calibrations import LENGTHS, calibrated, calibration, make_sequences, watch
 from analysis.calibration.experts import batch_mask, collecting
 from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TOKEN_SHARDS, TokenSequences
-from analysis.criteria import CRITERIA
-from analysis.errors import CriterionError, StatsError
+from analysis.errors import StatsError
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
-from analysis.ranking.experts import rank_experts
 from analysis.ranking.proxy import proxy_overlap
 from analysis.stats.columns import LARGEST, MOMENT_COLUMNS
 from analysis.stats.manifest import COACTIVATION, EXPERTS, ROUTER, SHARDS, VECTORS
@@ -220,17 +218,6 @@ def test_all_parts_are_the_run_itself(run):
     for parts in (0, 9):
         with pytest.raises(StatsError, match="use 1 to 8"):
             stats_at(run, parts)
-
-
-def test_a_part_ranks_by_everything_but_the_vector_sum(run):
-    half = stats_at(run, 4)
-    # What they read is kept for all tokens only.
-    whole = {"mone", "heapr", "camera-p", "pathfinder"}
-    for criterion in CRITERIA.values():
-        if criterion.source == "routed" and criterion.name not in whole:
-            assert len(rank_experts(criterion, half, "applied")) == len(half.table)
-    with pytest.raises(CriterionError, match=r"lack vector_sum_sq for MoNE: .* all tokens"):
-        rank_experts(CRITERIA["mone"], half, "applied")
 
 
 def test_a_merge_leaves_out_a_group_that_one_run_lacks(run, tiny, tmp_path):

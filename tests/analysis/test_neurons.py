@@ -10,14 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from calibrations import (
-    calibrated,
-    labelled,
-    make_sequences,
-    make_settings,
-    part_of,
-    table_of,
-)
+from calibrations import calibrated, labelled, make_sequences, make_settings, part_of, table_of
 from torch.nn import functional
 
 from analysis.calibration import blocks

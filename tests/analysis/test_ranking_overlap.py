@@ -95,14 +95,15 @@ def test_pruned_sets_and_overlap_equal_python_sets(counts, sparsity):
     assert row["sparsity"] == float(exact)
 
 
-def test_chance_is_the_mean_overlap_of_all_pairs_of_sets():
-    # Two layers, of 5 and 4 experts, at 50%: 2 of 5 and 2 of 4. All pairs of sets, counted.
-    grid = grid_of(5, 4)
+@pytest.mark.parametrize("num_texts", [2, 3])
+def test_chance_is_the_mean_overlap_of_all_choices_of_sets(num_texts):
+    # Two layers, of 5 and 4 experts, at 50%: 2 of 5 and 2 of 4. All pairs or triples, counted.
     means = []
     for n, r in ((5, 2), (4, 2)):
         sets = [set(s) for s in combinations(range(n), r)]
-        means.append(np.mean([len(a & b) / r for a in sets for b in sets]))
-    assert chance_overlap(grid, Fraction(1, 2)) == pytest.approx(np.mean(means))
+        choices = product(sets, repeat=num_texts)
+        means.append(np.mean([len(set.intersection(*chosen)) / r for chosen in choices]))
+    assert chance_overlap(grid_of(5, 4), Fraction(1, 2), num_texts) == pytest.approx(np.mean(means))
 
 
 def test_chance_leaves_out_layers_that_lose_nothing():

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
-from calibrations import (
-    LENGTHS,
-    assert_same_numbers,
-    calibration,
-    make_sequences,
-    watched,
-)
+from calibrations import LENGTHS, assert_same_numbers, calibration, make_sequences, watched
 
 from analysis.calibration.loading import Placement
 from analysis.drain import drain

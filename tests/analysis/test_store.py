@@ -13,12 +13,10 @@ import pytest
 from safetensors.numpy import save_file as save_safetensors
 
 from analysis.checkpoint.opening import open_checkpoint
-from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
 from analysis.files.content import file_sha256
 from analysis.files.naming import digest_of, run_name
 from analysis.files.shipped import DEMO_CHECKPOINT, SHIPPED_VARIABLE
-from analysis.ranking.experts import rank_experts
 from analysis.stats.blend import blend
 from analysis.stats.columns import EXPERT_COLUMNS, LARGEST, MOMENT_COLUMNS
 from analysis.stats.manifest import EXPERTS, VECTORS, Part
@@ -333,18 +331,6 @@ def test_a_blend_equals_the_weighted_sums_per_token(save_run):
     vectors = a * read_vectors(runs[0]) + b * read_vectors(runs[1])
     expected = (vectors**2).sum(axis=1).tolist()
     assert found["vector_sum_sq"].tolist() == pytest.approx(expected, rel=1e-13)
-
-
-def test_every_routed_criterion_ranks_a_blend(save_run):
-    runs = [save_run(i, corpora=(name,)) for i, name in enumerate(("prose", "code"))]
-    blended = blend([Part(runs[0], 0.3), Part(runs[1], 2.0)])
-    for criterion in CRITERIA.values():
-        # Neurons and samples are in files of their own: test_neurons.py, test_trajectory.py.
-        if criterion.source != "routed" or criterion.neuron_score or criterion.from_samples:
-            continue
-        ranking = rank_experts(criterion, blended, "applied")
-        assert np.isfinite(ranking["saliency"]).all(), criterion.name
-        assert ranking["num_tokens"].tolist() == blended.table["num_tokens"].tolist()
 
 
 def test_the_shipped_statistics_are_of_the_shipped_model():

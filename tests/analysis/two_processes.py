@@ -25,10 +25,7 @@ from builders.tokens import token_sequences
 torch.set_num_threads(1)
 partial._SAVE_EVERY_SECONDS = partial._TIMES_THE_SAVE = 0.0
 ROOT = Path(sys.argv[1])
-GROUPS = {
-    "neurons": ("routed", "gradient"),
-    "samples": ("routed", "router", "damage", "dense"),
-}
+GROUPS = {"neurons": ("routed", "gradient"), "samples": ("routed", "router", "damage", "dense")}
 SETTINGS = CalibrationSettings(seq_len=9, batch_size=2, device="cpu")
 
 

@@ -108,8 +108,9 @@ FOLLOWING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", FOLLOWING)
-@pytest.mark.parametrize("inside", [False, True], ids=["key", "config_groups"])
+@pytest.mark.parametrize(
+    ("case", "inside"), [*((case, False) for case in FOLLOWING), ("whole names", True)]
+)
 def test_names_of_experts_follow(tmp_path, case, inside):
     before, after = FOLLOWING[case]
     given = {"config_groups": {"0": {"targets": before}}} if inside else {"ignore": before}
