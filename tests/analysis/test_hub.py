@@ -39,13 +39,6 @@ def closed_port():
         return taken.getsockname()[1]
 
 
-def test_a_hub_that_refuses_is_one_line(ask):
-    place = f"http://127.0.0.1:{closed_port()}"
-    for line in ask("some-org/some-model", HF_ENDPOINT=place):
-        assert line.startswith(f"some-org/some-model is not a local directory, and {place} does")
-        assert "give the folder of a checkpoint" in line
-
-
 def test_a_hub_that_never_answers_is_asked_once_and_not_for_long(ask):
     with closing(socket.socket()) as silent:
         silent.bind(("127.0.0.1", 0))
@@ -64,7 +57,11 @@ def test_a_hub_that_never_answers_is_asked_once_and_not_for_long(ask):
         assert asked == 2  # once for the model, once for its configuration
 
 
-def test_what_was_fetched_is_found_without_a_network(ask):
+def test_without_a_network_a_model_is_refused_in_one_line_until_it_was_fetched(ask):
+    nowhere = f"http://127.0.0.1:{closed_port()}"
+    for line in ask("someone/cats", HF_ENDPOINT=nowhere):
+        assert line.startswith(f"someone/cats is not a local directory, and {nowhere} does")
+        assert "give the folder of a checkpoint" in line
     with hub() as place:
         found = ask("someone/cats", HF_ENDPOINT=place)
         (folder,) = set(found)
@@ -73,7 +70,7 @@ def test_what_was_fetched_is_found_without_a_network(ask):
             assert "the hub has no such model that you may read" in missing
         for gated in ask("someone/gated", HF_ENDPOINT=place):
             assert gated.startswith("someone/gated is gated: accept its terms on the hub")
-    assert ask("someone/cats", HF_ENDPOINT=f"http://127.0.0.1:{closed_port()}") == found
+    assert ask("someone/cats", HF_ENDPOINT=nowhere) == found
     assert ask("someone/cats", HF_HUB_OFFLINE="1") == found
 
 

@@ -28,9 +28,10 @@ from families.tiny_models import tiny_model as family_model
 STREAMED = Placement(stream_layers=True)
 LENGTHS = (9, 5, 7, 3, 9)
 DISK = Placement(device_map="auto", max_memory=(("cpu", "30KB"),))
-PLACES = {"memory": Placement(), "disk": DISK, "streamed": STREAMED}
 EITHER = pytest.mark.parametrize("placement", [Placement(), STREAMED], ids=["whole", "streamed"])
 IN_BLOCKS = replace(STREAMED, experts_at_once=4)
+PLACES = {"memory": Placement(), "disk": DISK, "streamed": STREAMED, "in blocks": IN_BLOCKS}
+WHOLE_LAYERS, NOT_ON_DISK = ("memory", "disk", "streamed"), ("memory", "streamed", "in blocks")
 
 
 def run(path, stats, **changes):
@@ -170,7 +171,9 @@ def test_attention_that_is_not_there_is_refused_in_one_line(name, placement, tmp
 
 
 def fp8_pair(tmp_path, model_type, plain_dtype="bfloat16"):
-    """All matrices that are not quantised are in bfloat16."""
+    """All matrices that are not quantised are in bfloat16; `cut blocks` are of a DeepSeek-V3."""
+    if model_type == "cut blocks":
+        return write_fp8_pair(tmp_path)
     model = tiny_model(model_type, dtype=torch.bfloat16)
     return write_fp8_pair(tmp_path, getattr(torch, plain_dtype), model=model, block=(8, 8))
 
@@ -179,7 +182,8 @@ def fp8_pair(tmp_path, model_type, plain_dtype="bfloat16"):
     ("model_type", "place", "dtype"),
     [
         *(("olmoe", "memory", None), ("qwen3_moe", "streamed", None)),
-        *(("qwen3_moe", *case) for case in product(PLACES, ("float32", "float64"))),
+        *(("qwen3_moe", *case) for case in product(WHOLE_LAYERS, ("float32", "float64"))),
+        *(("cut blocks", *case) for case in product(NOT_ON_DISK, ("float32", "bfloat16"))),
     ],
 )
 def test_fp8_gives_the_numbers_of_its_plain_weights(model_type, place, dtype, tmp_path):
@@ -188,6 +192,7 @@ def test_fp8_gives_the_numbers_of_its_plain_weights(model_type, place, dtype, tm
     if place == "disk":
         placement = replace(placement, offload_folder=tmp_path / "offload")
     quantised = run(fp8, tmp_path / "a", placement=placement, **asked)
+    assert bool(load_model_index(str(fp8)).cut_blocks) is (model_type == "cut blocks")
     assert quantised.manifest.settings["dtype"] == (dtype or "bfloat16")
     assert quantised.manifest.files == run(plain, tmp_path / "b", **asked).manifest.files
 
@@ -250,14 +255,12 @@ def write_mxfp4(tmp_path, dtype=torch.bfloat16):
     edit_json(tmp_path / "mxfp4" / "config.json", quantization_config=kept)
 
 
-@pytest.mark.parametrize(
-    "placement", [Placement(), STREAMED, IN_BLOCKS], ids=["whole", "streamed", "in blocks"]
-)
+@pytest.mark.parametrize("place", NOT_ON_DISK)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_mxfp4_gives_the_numbers_of_its_plain_weights(placement, dtype, tmp_path):
+def test_mxfp4_gives_the_numbers_of_its_plain_weights(place, dtype, tmp_path):
     write_mxfp4(tmp_path, getattr(torch, dtype))
     asked = {} if dtype == "bfloat16" else {"dtype": dtype}
-    packed = run(tmp_path / "mxfp4", tmp_path / "a", placement=placement, **asked)
+    packed = run(tmp_path / "mxfp4", tmp_path / "a", placement=PLACES[place], **asked)
     plain = run(tmp_path / "plain", tmp_path / "b", dtype=dtype)
     assert packed.manifest.settings["dtype"] == dtype
     assert packed.manifest.files == plain.manifest.files

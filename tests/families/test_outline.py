@@ -115,16 +115,12 @@ def test_a_configuration_that_describes_nothing(tmp_path, config, error, message
 def test_models_are_named_as_checkpoints_are(built, tmp_path):
     folder = tmp_path / "some-model"
     folder.mkdir()
+    for missing, says in ((folder, r"has no config\.json"), ("nowhere", "is not a directory")):
+        with pytest.raises(CheckpointError, match=says):
+            outline_model(str(tmp_path / missing))
     config_of(built, "olmoe", folder)
     names = [outline_model(str(place)).name for place in (folder, folder / "config.json", "demo")]
     assert names == ["some-model", "some-model", "demo"]
-
-
-def test_no_configuration(tmp_path):
-    with pytest.raises(CheckpointError, match=r"has no config\.json"):
-        outline_model(str(tmp_path))
-    with pytest.raises(CheckpointError, match="is not a directory"):
-        outline_model(str(tmp_path / "nowhere"))
 
 
 def test_a_type_that_is_not_listed_is_not_judged_by_its_layout(tmp_path):
