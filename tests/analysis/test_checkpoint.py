@@ -192,12 +192,9 @@ def test_a_bad_directory_gives_one_clear_line(source, damage, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_scalar_tensor_has_one_element(tmp_path):
+def test_a_shard_is_read_alone_and_a_scalar_has_one_element(tmp_path):
+    with pytest.raises(CheckpointError, match=r"The shard x\.safetensors is missing"):
+        read_shard(tmp_path / "x.safetensors")
     save_file({"a": torch.tensor(3.0)}, tmp_path / "x.safetensors")
     (entry,) = read_shard(tmp_path / "x.safetensors").tensors
     assert (entry.shape, entry.numel, entry.nbytes) == ((), 1, 4)
-
-
-def test_a_missing_shard_is_named_when_it_is_read_alone(tmp_path):
-    with pytest.raises(CheckpointError, match=r"The shard x\.safetensors is missing"):
-        read_shard(tmp_path / "x.safetensors")

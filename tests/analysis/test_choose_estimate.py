@@ -166,10 +166,9 @@ def test_a_corpus_file_is_known_by_its_name(model, store, calibrated):
 
 
 def test_without_runs_the_command_that_makes_them_is_named(model, store):
-    with pytest.raises(StatsError, match="run `moeprune calibrate MODEL"):
-        choose_stats(CRITERIA["reap"], store, model)
-    with pytest.raises(StatsError, match="run `moeprune weights MODEL`"):
-        choose_stats(CRITERIA["aimer"], store, model)
+    for name, command in (("reap", "calibrate MODEL"), ("aimer", "weights MODEL`")):
+        with pytest.raises(StatsError, match=f"run `moeprune {command}"):
+            choose_stats(CRITERIA[name], store, model)
 
 
 def test_a_criterion_gets_the_statistics_that_it_reads(model, store, calibrated):
@@ -211,19 +210,15 @@ def test_active_parameters_by_hand(tmp_path, fused):
 
 
 def test_an_estimate_counts_tokens_exactly_and_bounds_the_rest(model):
-    settings = make_settings(batch_size=2)
     fed = corpus_ref(threes(9, 4, 7), 2)
-    found = estimate(model, threes(9, 4, 7), settings)
     assert (fed.num_sequences, fed.num_tokens, fed.num_padded) == (3, 20, 5)
-    sums = 3 * NUM_EXPERTS["olmoe"] * (15 + 16) * 8
-    assert found.memory_bytes > model.checkpoint.nbytes + sums
-    assert 0 < found.seconds < 60
-
-
-def test_half_precision_is_expected_to_take_half_the_weights(model):
     single, half = (
-        estimate(model, threes(9), make_settings(batch_size=1, dtype=dtype)).memory_bytes
+        estimate(model, threes(9, 4, 7), make_settings(batch_size=2, dtype=dtype))
         for dtype in ("float32", "bfloat16")
     )
+    sums = 3 * NUM_EXPERTS["olmoe"] * (15 + 16) * 8
+    assert single.memory_bytes > model.checkpoint.nbytes + sums
+    assert 0 < single.seconds < 60
+    # Weights take half as much in half precision.
     weights = sum(entry.numel for entry in model.checkpoint.tensors.values())
-    assert single - half >= 2 * weights
+    assert single.memory_bytes - half.memory_bytes >= 2 * weights

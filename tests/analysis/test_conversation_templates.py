@@ -61,12 +61,6 @@ def text_of(tmp_path, tokenizer, row):
     return tokenizer.decode(encode(document, tokenizer, ChatFormat(), "a").ids)
 
 
-def test_a_null_that_was_written_stays(tmp_path, tokenizer):
-    tokenizer.chat_template = TEMPLATES["qwen2.5"]
-    text = text_of(tmp_path, tokenizer, called({"city": "Paris", "days": None}))
-    assert '{"city": "Paris", "days": null}' in text
-
-
 def test_arguments_nested_too_deeply_are_refused(tokenizer):
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     deep = "x"
@@ -130,12 +124,15 @@ def test_a_call_without_arguments_has_an_empty_object(tmp_path, tokenizer, given
 
 
 @pytest.mark.parametrize("written_as", ["{{ m.content }}", "{{ m.content | string }}"])
-def test_a_result_that_is_data_is_given_as_json(tmp_path, tokenizer, written_as):
+def test_data_is_given_as_json_with_the_nulls_that_were_written(tmp_path, tokenizer, written_as):
     name = "{{ m.tool_calls[0].function if m.tool_calls }}"
     tokenizer.chat_template = f"{{% for m in messages %}}{name}{written_as}|{{% endfor %}}"
     row = {"messages": called({"city": "Paris"})["messages"]}
-    row["messages"][2]["content"] = {"degrees": [5, "hazel"]}
-    assert '|{"degrees": [5, "hazel"]}|' in text_of(tmp_path, tokenizer, row)
+    row["messages"][2]["content"] = {"degrees": [5, "hazel", None]}
+    assert '|{"degrees": [5, "hazel", null]}|' in text_of(tmp_path, tokenizer, row)
+    tokenizer.chat_template = TEMPLATES["qwen2.5"]
+    text = text_of(tmp_path, tokenizer, called({"city": "Paris", "days": None}))
+    assert '{"city": "Paris", "days": null}' in text
 
 
 def test_tools_that_a_template_leaves_out_are_missed_though_they_are_called(tokenizer):

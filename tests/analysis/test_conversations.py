@@ -253,7 +253,9 @@ _TOOLS = [{"name": "weather", "description": "d", "parameters": {}}]
 PARTS = {
     "evol-codealpaca-v1": {"instruction": "alder", "output": "birch"},
     "xlam-function-calling-60k": {
-        **{"query": "cedar", "answers": json.dumps([FUNCTION]), "tools": json.dumps(_TOOLS)}
+        "query": "cedar",
+        "answers": json.dumps([FUNCTION]),
+        "tools": json.dumps(_TOOLS),
     },
     "SWE-smith-trajectories": {"messages": json.dumps(_TRAJECTORY), "resolved": True},
 }

@@ -37,44 +37,33 @@ def test_generated_functions_compute_what_their_docstrings_say(held_out):
     assert cases == 1800
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        RIGHT,
-        "\n    return numbers[-1] if numbers else None",
-        RIGHT + "\n\ndef another(x):\n    return x\n",
-        "\n    all = [n for n in numbers]\n    return all[-1] if all else None",
-    ],
+WAYS = (
+    *(RIGHT, RIGHT + "\n\ndef another(x):\n    return x\n"),
+    "\n    return numbers[-1] if numbers else None",
+    "\n    all = [n for n in numbers]\n    return all[-1] if all else None",
 )
-def test_any_way_to_the_right_values_is_right(body):
-    assert is_right(body, ANSWER)
+WRONG = (
+    *("", "\n    return numbers[0]", "\n    return 2", "\n    return True"),
+    "\n    return numbers[-1]",  # fails where there is none
+    "\n    result = None\n    for n in numbers\n        result = n\n    return result",
+    "\n    return __import__('os').getcwd()",
+    "\n    return numbers.__class__.__mro__[-1]",
+    "\n    return (lambda x: x[-1])(numbers)",
+    "\n    import os\n    return numbers[-1]",
+    "\n    return eval('numbers[-1]')",
+    "\n    return last(numbers)",
+    "\n    return f'{numbers}'",
+    "\n    return '%s' % numbers",
+    "\n    global numbers\n    return numbers[-1]",
+    "\n    while True:\n        pass",
+    "\n    return numbers[-1]\n" * 200,
+    "\n    return [numbers][0][-1]",
+)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "",
-        "\n    return numbers[0]",
-        "\n    return 2",
-        "\n    return numbers[-1]",  # fails where there is none
-        "\n    return True",
-        "\n    result = None\n    for n in numbers\n        result = n\n    return result",
-        "\n    return __import__('os').getcwd()",
-        "\n    return numbers.__class__.__mro__[-1]",
-        "\n    return (lambda x: x[-1])(numbers)",
-        "\n    import os\n    return numbers[-1]",
-        "\n    return eval('numbers[-1]')",
-        "\n    return last(numbers)",
-        "\n    return f'{numbers}'",
-        "\n    return '%s' % numbers",
-        "\n    global numbers\n    return numbers[-1]",
-        "\n    while True:\n        pass",
-        "\n    return numbers[-1]\n" * 200,
-        "\n    return [numbers][0][-1]",
-    ],
-)
-def test_what_is_wrong_or_not_understood_is_wrong(body):
-    assert not is_right(body, ANSWER)
+@pytest.mark.parametrize("body", WAYS + WRONG)
+def test_any_way_to_the_right_values_is_right_and_what_is_not_understood_is_wrong(body):
+    assert is_right(body, ANSWER) is (body in WAYS)
 
 
 @pytest.mark.parametrize(

@@ -186,29 +186,26 @@ def arriving(model):
     model.model.layers[1].input_layernorm.weight.data[:] = torch.inf
 
 
-@pytest.mark.parametrize(
-    ("damaged", "dtype", "message"),
-    [
-        (overflowing, torch.float32, r"Expert 5 of layer 1 gave values .* in float32; look for"),
-        (overflowing, torch.float16, r"Expert 5 of layer 1 .* in float16; .*--dtype bfloat16"),
-        (arriving, torch.float32, r"Layer 1 received values that are not finite"),
-    ],
-    ids=["an expert", "in half precision", "its input"],
-)
-def test_values_that_are_no_numbers_name_the_layer(tmp_path, damaged, dtype, message):
-    with pytest.raises(StatsError, match=message):
-        collect(tmp_path, damaged, dtype=dtype)
-
-
 def routing_nowhere(model):
     model.get_submodule("model.layers.1.mlp.gate").weight.data[2] = torch.inf
 
 
-@pytest.mark.parametrize("groups", [(), ("router",), ("damage",)], ids=str)
-def test_gate_weights_that_are_no_numbers_name_the_layer(tmp_path, groups):
-    message = r"The router of layer 1 gave values .* in float32; look for such values"
+ROUTER_SAYS = r"The router of layer 1 gave values .* in float32; look for such values"
+NOT_FINITE = [
+    (overflowing, torch.float32, (), r"Expert 5 of layer 1 gave values .* in float32; look for"),
+    (overflowing, torch.float16, (), r"Expert 5 of layer 1 .* in float16; .*--dtype bfloat16"),
+    (arriving, torch.float32, (), r"Layer 1 received values that are not finite"),
+    *(
+        (routing_nowhere, torch.float32, groups, ROUTER_SAYS)
+        for groups in ((), ("router",), ("damage",))
+    ),
+]
+
+
+@pytest.mark.parametrize(("damaged", "dtype", "groups", "message"), NOT_FINITE)
+def test_values_that_are_no_numbers_name_the_layer(tmp_path, damaged, dtype, groups, message):
     with pytest.raises(StatsError, match=message):
-        collect(tmp_path, routing_nowhere, groups=groups)
+        collect(tmp_path, damaged, groups=groups, dtype=dtype)
 
 
 def test_all_parts_are_the_run_itself(run):

@@ -176,11 +176,14 @@ def test_an_expert_in_a_blend_is_the_sum_of_its_neurons(two):
 
 
 def test_maxima_have_no_blend(two):
-    parts = [Part(run) for run in two]
+    parts, mixture = [Part(run) for run in two], Mixture(two)
     with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima, which a blend does not"):
         rank_neurons(CAMERA, blend_neurons(parts).table)
     with pytest.raises(CriterionError, match=r"neuron_norm_sum for CAMERA-P: .* blends and parts"):
         rank_experts(CAMERA, blend(parts), "applied")
+    with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima .* use one corpus"):
+        Blender(mixture, CAMERA, "applied", Fraction(1, 2))
+    assert (Blender(mixture, HEAPR, "applied", Fraction(1, 2)).coverage([1.0, 1.0]) > 0.5).all()
 
 
 WIDTHS = {7: [1], 3: [2, 2]}  # layer -> neurons of each expert
@@ -261,14 +264,6 @@ def test_a_merge_with_a_run_without_neurons_has_none(run, tiny, tmp_path):
         load_neuron_stats(merged)
     with pytest.raises(CriterionError, match=r"lack neuron_product for HEAPr: .*gradient"):
         rank_experts(HEAPR, blend([Part(merged)]), "applied")
-
-
-def test_fair_weights_for_heapr_but_not_for_maxima(two):
-    mixture = Mixture(two)
-    blender = Blender(mixture, HEAPR, "applied", Fraction(1, 2))
-    assert (blender.coverage([1.0, 1.0]) > 0.5).all()
-    with pytest.raises(CriterionError, match=r"CAMERA-P reads maxima .* use one corpus"):
-        Blender(mixture, CAMERA, "applied", Fraction(1, 2))
 
 
 def refuse(error):
