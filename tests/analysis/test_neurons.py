@@ -10,7 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from calibrations import calibrated, labelled, make_sequences, make_settings, part_of, table_of
+from calibrations import (
+    calibrated,
+    describe,
+    labelled,
+    make_sequences,
+    make_settings,
+    part_of,
+    table_of,
+)
 from torch.nn import functional
 
 from analysis.calibration import blocks
@@ -234,20 +242,23 @@ def test_backward_needs_all_layers(tiny):
         make_settings(placement=Placement(checkpoint_activations=True))
 
 
-def test_activations_that_do_not_fit_name_the_options(tiny, monkeypatch):
+# Of the second every layer has experts.
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "olmoe"])
+def test_activations_that_do_not_fit_name_the_options(model_type, tmp_path, monkeypatch):
+    model = describe(tmp_path, model_type)
     settings = make_settings(groups=GRADIENT)
-    needs = memory_needs(tiny, make_sequences(), settings)
-    plain = memory_needs(tiny, make_sequences(), make_settings())
-    added = sums_of(tiny, GRADIENT).tensors(), sums_of(tiny).tensors()
+    needs = memory_needs(model, make_sequences(), settings)
+    plain = memory_needs(model, make_sequences(), make_settings())
+    added = sums_of(model, GRADIENT).tensors(), sums_of(model).tensors()
     sums = [sum(tensor.nbytes for tensor in tensors.values()) for tensors in added]
     assert needs.whole_model - plain.whole_model == needs.graph + sums[0] - sums[1]
     # Two sums and a maximum of 24 neurons, in float64.
-    assert sums[0] - sums[1] == 24 * 24 * sum(layer.num_experts for layer in tiny.layers)
+    assert sums[0] - sums[1] == 24 * 24 * sum(layer.num_experts for layer in model.layers)
     recomputed = replace(settings, placement=Placement(checkpoint_activations=True))
-    assert 0 < memory_needs(tiny, make_sequences(), recomputed).graph < needs.graph
+    assert 0 < memory_needs(model, make_sequences(), recomputed).graph < needs.graph
     monkeypatch.setattr(blocks, "free_memory", lambda: plain.whole_model)
     with pytest.raises(CheckpointError, match=r"--batch-size, .*--seq-len, or --checkpoint-act"):
-        check_fits(tiny, make_sequences(), settings)
+        check_fits(model, make_sequences(), settings)
     assert "--checkpoint-activations" in replace(needs, free=0).advice
     # A batch of one sequence is not made smaller.
     for asked in (needs, replace(needs, graph=0)):
