@@ -28,7 +28,6 @@ from analysis.calibration.run import calibrate
 from analysis.calibration.weights import weight_statistics
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, get_criterion
 from analysis.drain import drain
-from analysis.model.moe_model import ModelRef
 from analysis.model.opening import load_model_index
 from analysis.model.widths import expert_widths
 from analysis.ranking.experts import rank_experts, score_experts
@@ -39,8 +38,6 @@ from analysis.stats.neurons import load_neuron_stats
 from analysis.stats.reading import load_expert_stats, load_weight_stats
 from analysis.stats.store import StatsStore
 from analysis.stats.tables import NoStats
-from pruning.plan.selection import select_experts
-from pruning.schedules import uniform
 
 # OLMoE's router computes in float32: its gates are right to about 1e-7.
 ROUNDING = 1e-6
@@ -237,28 +234,6 @@ def test_higher_is_kept_first_and_of_equal_ones_the_lower(stats, name, gate):
         order = sorted(range(EXPERTS), key=lambda j: (-sign * own[j], j))
         rows = ranking[ranking["layer"] == layer].sort_values("rank")
         assert rows["expert"].tolist() == order
-
-
-def test_the_gate_convention_decides_between_two_experts(stats):
-    ranks = {
-        gate: rank_experts(get_criterion("seer"), stats["routed"], gate)
-        .query("layer == 1")["rank"]
-        .tolist()
-        for gate in GATES
-    }
-    # 40/32 against 39/32, and 100/60 against 101/60.
-    assert ranks == {"applied": [0, 2, 1, 3], "renormalized": [1, 2, 0, 3]}
-
-
-def test_half_of_the_experts_go_by_man_with_its_tie(stats):
-    ranking = rank_experts(get_criterion("man"), stats["routed"], "applied")
-    layers = stats["routed"].layers
-    # Layer 0: 4, 16/3, 6, 4. Layer 1: 20/3, 16, 9/2, 0.
-    plan = select_experts(ranking, uniform(layers, "50%"), model=ModelRef("hand", "00" * 32))
-    assert plan.kept == {0: (1, 2), 1: (0, 1)}
-    # Experts 0 and 3 of layer 0 are equal: the lower one stays.
-    plan = select_experts(ranking, uniform(layers, "25%"), model=ModelRef("hand", "00" * 32))
-    assert plan.kept == {0: (0, 1, 2), 1: (0, 1, 2)}
 
 
 def test_neurons_are_those_by_hand(run):

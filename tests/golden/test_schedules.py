@@ -22,7 +22,7 @@ from pruning.plan.units import expert_units
 from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import PATTERNS, SCHEDULES, Evidence, allocate, uniform
 from pruning.search.scores import BlockFitness
-from pruning.search.space import Space, seeds_of, space_of
+from pruning.search.space import seeds_of, space_of
 
 TWO = (MoELayer(1, 4, 1), MoELayer(4, 4, 1))
 THREE = (*TWO, MoELayer(5, 4, 1))
@@ -227,17 +227,3 @@ def test_a_search_starts_from_the_schedules_by_hand():
     budget, even = sparsity_budget(units, "60%"), uniform(TWO, "60%")
     space = space_of(units, budget, even)
     assert seeds_of(space, budget, "uniform", even)["uniform"] == (2, 2)
-
-
-def test_a_search_of_more_than_can_go_is_refused():
-    with pytest.raises(PlanError, match="at most 6"):
-        search_task(7, layers=TWO)
-
-
-def test_the_feasible_set_is_that_of_the_list():
-    space = search_task(3, layers=TWO).space
-    assert isinstance(space, Space)
-    assert set(possible(3, 2)) == set(FITNESS)
-    assert all(space.holds(removed) for removed in FITNESS)
-    assert not space.holds((4, -1))
-    assert not space.holds((1, 1))
