@@ -216,12 +216,6 @@ def test_more_processes_than_batches_are_refused():
         make_samples(both, 2, Processes(0, 2))
 
 
-def test_batches_number_their_samples():
-    rows = tuple(np.arange(4, dtype=np.int32) for _ in range(5))
-    batches = list(make_samples(TokenSequences("text", rows, 5, 0), batch_size=2).batches())
-    assert [(b.number, list(b.samples)) for b in batches] == [(0, [0, 1]), (1, [2, 3]), (2, [4])]
-
-
 def test_what_repeats_the_calibrated_documents_is_not_predicted(tmp_path):
     licence = list(range(1000, 1040))
     bodies = np.random.default_rng(3).integers(100, 900, size=(12, 20)).tolist()

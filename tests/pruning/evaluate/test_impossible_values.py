@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from analysis.errors import UserError
-from builders import put, resealed
+from builders import resealed
 from pruning.measurements.block import Block, SampleSet
 from pruning.measures.points import Point, Points
 from pruning.measures.result import SampleSums
@@ -36,22 +36,6 @@ def test_a_block_that_cannot_be_is_refused(measure, sums, counts, message):
     block = Block("m", "p", (4, 4), where, 2, ("a", "b"), {measure: values}, {})
     with pytest.raises(ValueError, match=message):
         Block.from_line(block.to_line())
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (put("candidates", 0, 4, to=7.0), "its esap is 7, which is not in .0, 1."),
-        (put("candidates", 0, 4, to=-0.5), "its esap is -0.5"),
-        (put("cost", "seconds", to=-1.0), "its cost is -1, which"),
-        (put("candidates", 0, 6, 0, to=99), "removes what layers do not have"),
-    ],
-)
-def test_a_search_that_cannot_be_is_refused(change, message):
-    raw = json.loads((SHIPPED / "searches" / "demo-ean.json").read_text())
-    change(raw)
-    with pytest.raises(UserError, match=message):
-        result_from_json(resealed(raw))
 
 
 def test_the_fitness_of_a_loss_is_negative():
