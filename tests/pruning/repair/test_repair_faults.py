@@ -20,7 +20,6 @@ from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.drain import drain
 from analysis.errors import CheckpointError, PlanError, StatsError, UserError
 from analysis.model.opening import load_model_index
-from analysis.stats.store import StatsStore
 from builders import resealed
 from builders.repairs import KEPT, plan_for, token_sequences
 from pruning.engine.masking import masked
@@ -31,7 +30,6 @@ from pruning.records.evaluation import EvaluationStore
 from pruning.records.repair import RepairStore
 from pruning.records.repair_files import with_repair_files
 from pruning.repair.run import repair_plan
-from pruning.tasks.loading import open_plan
 
 HERE = Path(__file__).parent
 ROWS = token_sequences(12, 24)
@@ -283,26 +281,6 @@ class TestRefusals:
         with pytest.raises(PlanError, match="not in the statistics folder"):
             with_repair_files(plan_from_dict(plan.to_dict()), [tmp_path])
         assert plan_from_dict(plan.to_dict()) == plan
-
-    @pytest.mark.parametrize(
-        ("damage", "message"),
-        [
-            (Path.unlink, "layer-00002.* is not there"),
-            (lambda path: path.write_bytes(path.read_bytes()[:-9]), "layer-00002.* was changed"),
-            (lambda path: path.write_bytes(b"\1" * 99), "layer-00002.* was changed"),
-        ],
-    )
-    def test_a_plan_whose_files_are_not_those_of_the_record(
-        self, whole, model, tmp_path, damage, message
-    ):
-        record = whole[1]
-        shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
-        raw = plan_with(model, tmp_path, record).to_dict()
-        assert open_plan(raw, model, StatsStore(tmp_path)).repair == record.reference
-        damage(next(tmp_path.rglob("layer-00002.safetensors")))
-        with pytest.raises(UserError, match=message) as error:
-            open_plan(raw, model, StatsStore(tmp_path))
-        assert "make it again" in says(error)
 
     @pytest.mark.parametrize(
         "repair",

@@ -266,22 +266,22 @@ def test_masked_computes_what_the_new_tensors_do(subject):
     assert torch.equal(logits_of(original), before)
 
 
-def test_the_end_of_the_model_comes_closer_to_the_original(subject):
-    rows = list(itertools.chain(*rows_of(subject.kind.corpora)))
-    models = (subject.pruned(subject.before), subject.pruned(subject.after))
-    last = subject.kind.case.sparse[-1]
-    wanted = subject.runs[last][0].stream
-    pruned, repaired = (
-        run_layers(model, subject.kind.case, [last], rows)[last].stream for model in models
-    )
-    before, after = (float(((stream - wanted) ** 2).mean()) for stream in (pruned, repaired))
-    assert after < before if subject.record.files else after == before
+# One of each target, layout and way of the gates; the others are slow.
+IN_BLOCKS = {"olmoe", "deepseek_v3-groups", "gpt_oss", "aria_text", "nemotron_h-latent"}
+IN_BLOCKS |= {"gemma4_text", "deepseek_v4"}
 
 
 @pytest.mark.parametrize(
     ("at_once", "on_disk"), [(3, True), pytest.param(1, False, marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind.case.name in IN_BLOCKS else pytest.mark.slow)
+        for kind in KINDS
+    ],
+    ids=str,
+)
 def test_experts_in_blocks_give_the_files_of_whole_layers(kind, at_once, on_disk, tmp_path):
     source = make_source(kind.case, tmp_path / "model")
     plan = fit_plan(kind.plan_for(source), source.described)

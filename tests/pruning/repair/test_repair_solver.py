@@ -72,24 +72,6 @@ def test_enough_iterations_give_the_dense_solution(sizes, damping):
     np.testing.assert_allclose(added, matrix @ exact, rtol=1e-6, atol=1e-8)
 
 
-@pytest.fixture
-def rows():
-    return rows_of(np.random.default_rng(1), 60, 5, 4, 6, 2)
-
-
-def test_columns_are_solved_alike_alone_and_together(rows):
-    system = system_of(rows)
-    one, other = system.inverses([0.1, 1.0])
-    (whole,) = system.solve([torch.arange(6)], [0.1], [one])
-    parts = system.solve([torch.tensor([column]) for column in range(6)], [0.1], [one])
-    torch.testing.assert_close(torch.cat(parts, 2), whole)
-    dampings = [0.1, 1.0]
-    (several,) = system.solve([torch.arange(6)], dampings, [one, other])
-    torch.testing.assert_close(several[:, :, :6], whole)
-    (alone,) = system.solve([torch.arange(6)], [1.0], [other])
-    torch.testing.assert_close(several[:, :, 6:], alone)
-
-
 def test_rows_that_judge_are_cut_off_those_of_both():
     first, second = (rows_of(np.random.default_rng(seed), 30, 4, 3, 5, 2) for seed in (1, 2))
     split = joined(first, second)
@@ -137,18 +119,12 @@ def planted(seed, tokens, noise=0.1, width=6):
     return Rows(lacking, rows.scaled, rows.tokens), truth
 
 
-def test_a_fit_finds_what_was_planted_and_is_judged_on_other_rows():
-    (fitted, truth), (held, _) = planted(1, 400), planted(2, 100)
-    result = fit(fitted, held)
-    assert result.damping == min(result.held_out, key=result.held_out.get) == DAMPINGS[0]
-    assert result.held_out[DAMPINGS[0]] < 0.05 < result.held_out[DAMPINGS[-1]]
-    assert float((change_of(result) - truth).norm() / truth.norm()) < 0.1
-
-
 def test_held_out_errors_are_those_of_a_solution_made_for_each_damping():
     (fitted, _), (held, _) = planted(1, 60, noise=2), planted(2, 60, noise=2)
     unchanged = float(held.residual_TD.square().sum())
-    for damping, error in fit(fitted, held).held_out.items():
+    result = fit(fitted, held)
+    assert result.damping == min(result.held_out, key=result.held_out.get)
+    for damping, error in result.held_out.items():
         system = system_of(fitted)
         inverses = system.inverses([damping])
         (change,) = system.solve([torch.arange(6)], [damping], inverses, iterations=40)
@@ -206,19 +182,3 @@ def test_the_chosen_change_is_nearly_the_dense_solution_of_all_rows(noise):
     assert (
         objective(best) <= objective(change) < objective(best) + 1e-3 * (nothing - objective(best))
     )
-
-
-@given(st.integers(0, 200), st.integers(80, 200), st.sampled_from([0.1, 0.5, 1.0, 2.0, 4.0]))
-@settings(max_examples=40, deadline=None)
-def test_no_other_damping_would_be_much_better_on_held_out_rows(seed, tokens, noise):
-    """Four iterations judge dampings as exact solutions would."""
-    (fitted, _), (held, _) = planted(seed, tokens, noise), planted(seed + 1000, 60, noise)
-    result, system = fit(fitted, held), system_of(fitted)
-    unchanged = float(held.residual_TD.square().sum())
-    errors = {}
-    for damping in DAMPINGS:
-        inverses = system.inverses([damping])
-        (change,) = system.solve([torch.arange(6)], [damping], inverses, iterations=60)
-        left = held.residual_TD - held.output(change)
-        errors[damping] = float(left.square().sum()) / unchanged
-    assert errors[result.damping] <= min(errors.values()) + 0.002
