@@ -99,13 +99,14 @@ def test_a_block_comes_back_to_the_bit(tmp_path, documents, samples):
     assert len(by_sample) == samples
 
 
-def test_no_change_of_a_byte_passes():
+def test_no_change_of_a_bit_passes():
     line = block("first", samples=1).to_line()
     body = line.removesuffix(b"\n")
     for place, old in enumerate(body):
-        for new in {*range(256)} - {old}:
+        for bit in range(8):
+            changed = bytes([old ^ 1 << bit])
             with pytest.raises(ValueError, match="sha256 differs"):
-                Block.from_line(body[:place] + bytes([new]) + body[place + 1 :] + b"\n")
+                Block.from_line(body[:place] + changed + body[place + 1 :] + b"\n")
 
 
 def test_a_changed_line_is_named_and_the_others_are_read(tmp_path):

@@ -1,11 +1,7 @@
 """The evolution and its scores: what Algorithm 1 says, and that interruptions change nothing."""
 
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,43 +155,6 @@ def test_the_shown_share_of_a_search_never_falls_and_resumes_where_it_stood(tmp_
     assert stated != sorted(stated)
     assert shown[-1] == stated[-1] == pytest.approx(1)
     assert resumed[-1].before == pytest.approx(stopped[-1].done)
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path[:0] = sys.argv[1:3]
-from search_cases import Distance, searched
-from test_search_run import HIDDEN, wide
-
-class Deadly(Distance):
-    def block(self, removed, number):
-        if len(self.measured) == 100:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().block(removed, number)
-
-searched(Path(sys.argv[3]), wide(), Deadly(HIDDEN))
-"""
-
-
-@pytest.mark.slow  # tests/reliability kills searches as well
-def test_killed_and_resumed_is_uninterrupted(tmp_path):
-    here, log = Path(__file__).parent, tmp_path / "log"
-    words = [sys.executable, "-c", KILLED, *map(str, (here.parents[1], here, log))]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=here.parents[2])
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    measured = len(blocks(log))
-    assert measured == 33  # three blocks of samples each
-    (shard,) = log.glob("models/*/measurements/*")
-    with shard.open("ab") as file:
-        file.write(b'{"model": "00", "pla')  # as if the last line had not reached the disk
-    fitness = Distance(HIDDEN)
-    resumed, whole = (
-        searched(log, wide(), fitness),
-        searched(tmp_path / "whole", wide(), Distance(HIDDEN)),
-    )
-    assert essence(resumed) == essence(whole)
-    assert len(fitness.measured) == 3 * (len(whole.scores) - measured)
 
 
 def test_a_block_is_a_candidate_on_all_samples_with_its_costs(tmp_path):

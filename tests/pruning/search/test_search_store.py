@@ -9,7 +9,7 @@ import pytest
 from analysis.errors import PlanError
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.numbers.words import time_in_words
-from builders import resealed
+from builders import put, resealed
 from pruning.planning.searches import most_candidates, start_seconds
 from pruning.requests.recipe import SearchSection
 from pruning.schedules import read_counts
@@ -73,6 +73,10 @@ def test_a_search_of_another_model_is_not_offered(demo, folder):
         (lambda raw: raw["experts"].update({"0": 4}), "candidate 0 removes what layers do not"),
         (lambda raw: raw["candidates"][3][6].append(1), "not one number for each layer"),
         (lambda raw: raw["candidates"][2][6].__setitem__(0, "3"), "candidates.2.6.0: "),
+        (put("candidates", 0, 4, to=7.0), "its esap is 7, which is not in [0, 1]"),
+        (put("candidates", 0, 4, to=-0.5), "its esap is -0.5"),
+        (put("candidates", 0, 6, 0, to=99), "removes what layers do not have"),
+        (put("cost", "seconds", to=-1.0), "its cost is -1, which"),
         (lambda raw: raw["cost"].pop("seconds"), "its cost lacks seconds"),
         (lambda raw: raw["best"].update(candidate=9999), "candidate 9999 is named"),
     ],

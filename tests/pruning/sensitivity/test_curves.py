@@ -132,7 +132,6 @@ class Computed:
         self.layers = 0
         self.costs = RunCosts()
         self.cost_of = cost_of
-        self.costs = RunCosts()
 
     def expected(self, _):
         return {}

@@ -104,17 +104,6 @@ def test_points_equal_the_whole_masked_model_bit_for_bit(tmp_path, case):
         np.testing.assert_array_equal(found.T, wanted_means)
 
 
-def test_layers_in_front_of_a_loss_run_once(tmp_path):
-    wanted = points_at(3)
-    work = measured(tmp_path, wanted)
-    # 3 batches: the original through 5 layers, and each point from its own layer on.
-    per_batch = 5 + sum(5 - point.position for point in wanted if point.position >= 0)
-    assert work.layers == 3 * per_batch
-    nothing = measured(tmp_path / "whole", wanted, max_bytes=0)
-    assert nothing.layers == 3 * 5 * len(wanted)
-    np.testing.assert_array_equal(values(work, wanted), values(nothing, wanted))
-
-
 def test_two_that_finish_together_keep_the_points_of_both(tmp_path):
     points = points_at(5)
     first, second = measuring(tmp_path), measuring(tmp_path)
@@ -275,15 +264,6 @@ def test_a_batch_has_one_process_at_a_time(tmp_path):
 def refuse():
     yield from ()
     raise PlanError("too large")
-
-
-def test_what_fails_before_the_first_point_leaves_no_record(tmp_path):
-    work = replace(measuring(tmp_path), load=refuse)
-    with pytest.raises(PlanError, match="too large"):
-        drain(work.measure(points_at(2)))
-    assert not work.finish().is_measured
-    again = measured(tmp_path, points_at(2))
-    assert again.finish().is_measured
 
 
 def test_points_of_a_record_that_was_never_written_are_found_again(tmp_path):
