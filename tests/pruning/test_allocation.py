@@ -9,11 +9,9 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from allocations import choices_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, DeepseekV3Config
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
@@ -23,11 +21,9 @@ from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.ranking.experts import keeping_order
 from analysis.stats.grid import Grid
 from analysis.stats.manifest import MeasuredModel
-from pruning.engine.masking import masked
 from pruning.plan.allocation import Allocation, check_kept
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.plan import PruningPlan
 from pruning.plan.selection import select_experts
 from pruning.plan.units import Units, apportion, expert_units
 from pruning.schedules import allocate, fit_counts, uniform
@@ -57,10 +53,7 @@ def test_bad_sparsity_gets_one_clear_line(sparsity):
         uniform((MoELayer(2, 60, 4),), sparsity)
 
 
-@given(
-    experts=st.integers(1, 512),
-    percent=st.integers(0, 99),
-)
+@given(experts=st.integers(1, 512), percent=st.integers(0, 99))
 def test_uniform_removes_the_floor_in_integer_arithmetic(experts, percent):
     layers = (MoELayer(1, experts, 1), MoELayer(3, experts, 1))
     removed = experts * percent // 100
@@ -251,13 +244,6 @@ def test_selection_is_the_best_subset_with_equal_groups(seed, keep):
     assert plan.kept[5] == wanted
 
 
-def test_the_order_without_groups_is_by_saliency_alone():
-    saliency = np.array([[0.1, 0.9, 0.5, np.nan], [4.0, 3.0, 2.0, 1.0]])
-    grid = Grid((MoELayer(0, 3, 1), MoELayer(1, 4, 1)))
-    assert keeping_order(saliency, grid).tolist() == keeping_order(saliency).tolist()
-    assert keeping_order(saliency, grid)[0, :3].tolist() == [1, 2, 0]
-
-
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
@@ -313,20 +299,3 @@ def test_statistics_of_models_without_groups_are_written_as_before():
     assert grouped.to_json()["layers"] == [[5, 12, 3, 3, 2]]
     for model in (plain, grouped):
         assert MeasuredModel.from_json(model.to_json()) == model
-
-
-def test_masking_refuses_unequal_groups():
-    config = DeepseekV3Config(
-        vocab_size=32, hidden_size=16, intermediate_size=16, moe_intermediate_size=8,
-        num_hidden_layers=1, first_k_dense_replace=0, num_attention_heads=2,
-        num_key_value_heads=2, n_routed_experts=12, n_group=3, topk_group=2,
-        num_experts_per_tok=3, kv_lora_rank=8, q_lora_rank=None, qk_rope_head_dim=4,
-        qk_nope_head_dim=4, v_head_dim=8, pad_token_id=0,
-    )  # fmt: skip
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    family = FAMILIES["deepseek_v3"]
-    with pytest.raises(PlanError, match="keeps 4, 1, 1 experts"):
-        masked(model, family, PruningPlan(REF, {0: (0, 1, 2, 3, 4, 8)})).__enter__()
-    with masked(model, family, PruningPlan(REF, {0: (0, 1, 4, 5, 8, 9)})):
-        pass

@@ -225,17 +225,6 @@ def test_records_of_before_have_a_number():
     assert PlanFacts.model_validate({"top_k": 0}).is_plain
 
 
-@pytest.mark.parametrize("top_k", [4, 9])
-def test_only_fewer_are_allowed(demo, top_k):
-    message = "demo selects 4 experts per token; choose a top-k of 1 to 3"
-    with pytest.raises(PlanError, match=message):
-        with_top_k(keep_all(demo), demo, top_k)
-    with pytest.raises(PlanError, match=message):
-        fit_plan(replace(keep_all(demo), top_k=dict.fromkeys(range(6), top_k)), demo)
-    with pytest.raises(PlanError, match="'top_k' is -1"):
-        plan_from_dict({**keep_all(demo).to_dict(), "top_k": -1})
-
-
 def test_a_repair_is_of_its_own_number(demo):
     repaired = replace(keep_all(demo), repair=Repair("r", "d"))
     with pytest.raises(PlanError, match="plan with --top-k, and repair that plan"):

@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 import yaml
 from exports import export, keeping
-from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.families.listing import FAMILIES
 from analysis.files.own_package import tool_version
 from analysis.model.opening import load_model_index
-from pruning.plan.heads import HeadChoice, HeadPlan
+from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import Provenance, PruningPlan, keep_all, model_ref
 from pruning.plan.sizes import format_bytes, size_report
 from pruning.records.verdict import Light, Reason, ShipVerdict
@@ -23,7 +22,6 @@ from pruning.surgery.config import with_model_classes
 from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.tokenizer_settings import for_older_readers
 
-INDEX = "model.safetensors.index.json"
 COPIED = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model"),
@@ -283,35 +281,3 @@ def test_auto_map_names_our_classes_exactly_where_layers_differ(sizes, before, a
         return {"model_type": "olmoe", "hidden_size": 16, **named, **sizes}
 
     assert with_model_classes(config_of(before), FAMILIES["olmoe"]) == config_of(after)
-
-
-@pytest.fixture
-def source(checkpoint, tmp_path):
-    """A model of several shards with a prediction head, which has no experts."""
-    path = tmp_path / "source"
-    shutil.copytree(checkpoint("olmoe").path, path)
-    index = json.loads((path / INDEX).read_text())
-    for shard in sorted(path.glob("*.safetensors")):
-        tensors = load_file(shard)
-        head = {
-            name.replace("model.layers.2.", "mtp.layers.0."): tensor + 1
-            for name, tensor in tensors.items()
-            if name.startswith("model.layers.2.") and ".mlp." not in name
-        }
-        save_file(tensors | head, shard, {"format": "pt"})
-        index["weight_map"] |= dict.fromkeys(head, shard.name)
-    (path / INDEX).write_text(json.dumps(index))
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 1}))
-    return load_model_index(str(path))
-
-
-def test_a_head_that_is_left_out_is_not_listed(source, tmp_path):
-    export(source, keep_all(source), tmp_path / "out", heads=HeadChoice.DROP)
-    shards = {file.name: load_file(file) for file in (tmp_path / "out").glob("*.safetensors")}
-    written = json.loads((tmp_path / "out" / INDEX).read_text())
-    on_disk = {name: shard for shard, tensors in shards.items() for name in tensors}
-    assert written["weight_map"] == on_disk
-    assert not [name for name in on_disk if name.startswith("mtp.")]
-    sizes = (tensor.nbytes for tensors in shards.values() for tensor in tensors.values())
-    assert written["metadata"]["total_size"] == sum(sizes)

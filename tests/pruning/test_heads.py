@@ -15,9 +15,9 @@ from analysis.errors import ExportError
 from analysis.model.heads import prediction_heads
 from analysis.model.opening import load_model_index
 from builders import edit_json
-from pruning.plan.heads import HeadChoice, HeadPlan, heads_in_words
+from pruning.plan.heads import HeadChoice, HeadPlan
 from pruning.plan.plan import keep_all
-from pruning.plan.sizes import ModelPart, heads_bytes, size_report
+from pruning.plan.sizes import heads_bytes, size_report
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.surgery.export import ExportSettings, prepare_export
 from pruning.surgery.head_ranking import WeighedHeads
@@ -105,12 +105,6 @@ def test_a_plan_that_keeps_all_keeps_heads_byte_for_byte(model, tmp_path):
     for name in ("model.safetensors", "config.json"):
         source = (tmp_path / "source" / name).read_bytes()
         assert (tmp_path / "out" / name).read_bytes() == source
-
-
-def test_a_head_with_experts_cannot_stay_whole(model, tmp_path):
-    with pytest.raises(ExportError, match=r"cannot stay whole when 4 are kept; use --mtp drop"):
-        export_heads(model, tmp_path / "out", HeadChoice.KEEP)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_head_without_experts_stays(checkpoint, tmp_path, place):
@@ -212,21 +206,6 @@ def test_whatever_a_refusal_recommends_works(model, tmp_path, name):
         export(model, plan, tmp_path / f"out{number}", heads=heads, widths=stored)
 
 
-def test_sizes_count_heads_as_an_export_treats_them(model):
-    (head,) = prediction_heads(model)
-    held = sum(model.checkpoint.tensors[name].nbytes for name in head.tensors)
-    for plan, after in ((None, held), (keeping(model, KEPT), 0)):
-        report = size_report(model, plan)
-        row = report.table.set_index("part").loc[str(ModelPart.HEADS)]
-        assert (row["before"], row["after"]) == (held, after)
-        assert report.bytes_before == model.checkpoint.nbytes
-
-
-def test_a_checkpoint_without_heads(olmoe):
-    assert str(ModelPart.HEADS) not in set(size_report(olmoe).table["part"])
-    assert heads_in_words(olmoe, HeadPlan()) == ""
-
-
 class TestBesideNeurons:
     """Heads beside a trunk whose experts lose neurons."""
 
@@ -244,11 +223,6 @@ class TestBesideNeurons:
         assert not [name for name in held if name.startswith(place)]
         config = json.loads((tmp_path / "out" / "config.json").read_text())
         assert config["num_nextn_predict_layers"] == 0
-
-    @pytest.mark.parametrize("choice", [HeadChoice.KEEP, HeadChoice.PRUNE])
-    def test_cannot_stay_there(self, model, tmp_path, choice):
-        with pytest.raises(ExportError, match="use --mtp drop or --width-mode per-layer"):
-            self.export(model, tmp_path / "out", "uniform", choice)
 
     @pytest.mark.parametrize("mode", ["per-layer", "ragged"])
     def test_stay_as_they_are_beside_widths_of_layers(self, model, tmp_path, place, mode):

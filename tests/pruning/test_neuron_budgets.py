@@ -170,18 +170,6 @@ def test_more_sparsity_keeps_a_subset(data, scope, step, rhos, seed):
     assert all(more[key] <= less[key] for key in less)
 
 
-def test_what_a_protected_layer_keeps_others_lose():
-    # Two layers of two experts of 8: half of 32 is 16, and all of it comes from layer 4.
-    scores = scores_of([[8, 8], [8, 8]], 0)
-    half = Constraints(protected=frozenset({1}))
-    for scope in SCOPES:
-        neurons = select_neurons(scores, "50%", scope, half)
-        assert spent(scores, neurons) == 16
-        assert 1 not in neurons
-    with pytest.raises(PlanError, match=r"removes 20 \(62.5%\) of 32 neurons, but at most 16 "):
-        select_neurons(scores, "62.5%", NeuronScope.GLOBAL, half)
-
-
 def test_a_count_that_does_not_divide_differs_by_one_step():
     scores = scores_of([[8, 8], [8, 8]], 0)
     units = units_of(scores, NeuronScope.EXPERT, Constraints(multiple_of=2))
@@ -212,18 +200,6 @@ def test_a_dropped_expert_has_the_share_of_the_others():
     budget = sparsity_budget(units, "70%")
     assert (budget.total, budget.floors) == (16, (4, 4, 4, 4))
     assert neurons_removed(units, budget) == (8, 4, 4, 0)
-
-
-def test_widths_that_are_no_multiple_lose_the_rest_first():
-    units = units_of(scores_of([[10, 9]], 0), NeuronScope.GLOBAL, Constraints(multiple_of=4))
-    assert list(units.totals) == [3, 7, 11, 15, 19]
-    with pytest.raises(PlanError, match=r"removes 0 .* but at least 3 "):
-        sparsity_budget(units, "0")
-
-
-def test_the_nearest_number_and_the_smaller_of_two():
-    units = Units((40,) * 7, (3,) * 7, (35,) * 7, 8)  # 3, 11, 19, 27, 35
-    assert units.nearest((0, 7, 8, 15, 16, 34, 40)) == (3, 3, 11, 11, 19, 35, 35)
 
 
 def test_rows_lose_whole_steps():

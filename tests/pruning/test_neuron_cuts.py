@@ -123,6 +123,14 @@ def test_overlap_is_a_mean_over_pools():
     assert math.isnan(pool_overlap(first & False, second, [6]))
 
 
+def test_chance_is_the_share_that_goes_of_each_pool():
+    # Of 7 and 10 go 2 and 3: an expert that goes once goes again with that probability.
+    assert pool_chance([7, 10], Fraction(3, 10)) == pytest.approx((2 / 7 + 3 / 10) / 2)
+    # A pool that loses nothing counts for nothing.
+    assert pool_chance([3, 10], Fraction(3, 10)) == pytest.approx(3 / 10)
+    assert math.isnan(pool_chance([3], Fraction(1, 4)))
+
+
 def test_flops_follow_how_often_experts_are_chosen(demo):
     # A quarter of the neurons: experts 0 to 7 of 32, which get 4 of 100 tokens in every layer.
     routing = {layer.index: (1,) * 8 + (8,) * 24 for layer in demo.layers}
@@ -162,15 +170,6 @@ def test_flops_are_those_of_the_plan(demo, scope):
     assert table["flops"].tolist() == [flops]
     shares = layer_shares({"x": removed}, units).set_index("layer")["share"]
     assert shares.tolist() == pytest.approx(neuron_summary(plan, demo)["share"].tolist())
-
-
-def test_layer_shares_are_counts_of_each_layer():
-    removed = {"few": (1, 0, 0), "many": (2, 1, 2)}
-    table = layer_shares(removed, neuron_units({5: (2,), 2: (2, 2)}))
-    assert list(table.columns) == ["series", "layer", "share"]
-    shares = table.pivot_table(index="layer", columns="series", values="share")
-    assert shares["few"].tolist() == [1 / 4, 0]
-    assert shares["many"].tolist() == [3 / 4, 1]
 
 
 @pytest.fixture(scope="module")
@@ -216,14 +215,6 @@ def test_a_blend_counts_by_its_weights(demo, store, runs):
     assert len({active_experts(demo, plan, measured_routing([p], store)).flops for p in plans}) == 3
 
 
-def test_a_single_run_counts_as_it_is(demo, store, runs):
-    plan = plan_of(demo, runs, "demo-stories")
-    found = measured_routing([plan], store)
-    assert {layer: list(counts) for layer, counts in found.items()} == tokens_of(
-        runs["demo-stories"]
-    )
-
-
 def test_runs_that_are_gone_are_left_out(demo, store, runs):
     plan = plan_of(demo, runs, "demo-math:3", "demo-code:2")
     made = replace(plan.provenance, runs=("demo-gone-00000000", plan.provenance.runs[1]))
@@ -255,23 +246,3 @@ def test_a_weight_that_is_none_is_one_line(demo, store, runs, weight):
     with pytest.raises(StatsError, match="weight") as caught:
         measured_routing([plan], store)
     assert "\n" not in str(caught.value)
-
-
-def test_chance_is_what_random_choices_share():
-    pools, generator = [40, 10], np.random.default_rng(0)
-    sparsity = Fraction(3, 10)
-    found = []
-    for _ in range(100):
-        masks = [
-            pruned_neurons(
-                np.concatenate([generator.permutation(n) for n in pools]).astype(np.int32),
-                pools,
-                sparsity,
-            )
-            for _ in range(2)
-        ]
-        found.append(pool_overlap(*masks, pools))
-    assert pool_chance(pools, sparsity) == pytest.approx(0.3)
-    # Standard error of the mean over 100 draws is 0.01.
-    assert np.mean(found) == pytest.approx(0.3, abs=0.04)
-    assert math.isnan(pool_chance([3], Fraction(1, 4)))

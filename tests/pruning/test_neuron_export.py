@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from exports import export, failed, keeping_neurons, tensors_of, verified
-from neuron_cases import TIED, Exported, allowed, with_fewer_experts, zeroed
+from neuron_cases import TIED, Exported, allowed, zeroed
 from safetensors.torch import load_file, save_file
 
 from analysis.drain import drain
@@ -15,7 +15,7 @@ from analysis.model.opening import load_model_index
 from builders import edit_json
 from families.built import stock_load
 from families.configs import BY_NAME, CASES, KINDS
-from families.physical import block_of, logits_of, physically_pruned
+from families.physical import block_of, logits_of
 from families.tiny_models import tiny_model
 from pruning import load_pruned
 from pruning.plan.heads import HeadPlan
@@ -57,18 +57,6 @@ def widths_of(model, case):
 
 class TestFamilies:
     @of_exports(ALLOWED)
-    def test_loads_as_the_original_with_those_neurons_zeroed(self, exported):
-        model, info = load_pruned(exported.path, output_loading_info=True)
-        assert not any(info.values()), info
-        difference = (logits_of(model) - exported.source.logits).abs().max()
-        assert difference <= CLOSE
-        # 13 neurons of one expert in the first layer, 7 in the others, to multiples of 8.
-        most = 16
-        rest = most if exported.mode == "uniform" else 8
-        assert widths_of(model, exported.case) == [most] + [rest] * (len(exported.case.sparse) - 1)
-        verified(exported.path, level="bytes", source=exported.source.path)
-
-    @of_exports(ALLOWED)
     def test_stock_classes_read_one_width_and_refuse_others(self, exported):
         if exported.mode == "uniform":
             model, info = stock_load(exported.case, exported.path)
@@ -77,15 +65,6 @@ class TestFamilies:
         else:
             with pytest.raises(RuntimeError):
                 stock_load(exported.case, exported.path)
-
-    @pytest.mark.parametrize("case", KINDS, ids=str)
-    def test_a_plan_that_keeps_everything_changes_no_byte(self, neuron_source, case, tmp_path):
-        source = neuron_source(case)
-        plan = PruningPlan(model_ref(source.described), {}, granularity="neuron")
-        export(source.described, plan, tmp_path / "out")
-        for file in source.path.glob("*"):
-            if file.suffix in (".safetensors", ".json"):
-                assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
 
     @pytest.mark.parametrize(
         ("case", "mode"), [pair for pair in ALL if not allowed(*pair)], ids=str
@@ -152,16 +131,6 @@ class TestBytes:
         assert {key: part[key] for key in expected} == expected
         _, info = load_pruned(tmp_path / "out", output_loading_info=True)
         assert not any(info.values()), info
-
-    @pytest.mark.parametrize("mode", ["uniform", "per-layer"])
-    def test_stacked_layout(self, neuron_source, mode, tmp_path):
-        source = neuron_source(BY_NAME["qwen2_moe"])
-        source.model.save_pretrained(tmp_path / "source", save_original_format=False)
-        described = load_model_index(str(tmp_path / "source"))
-        neurons = source.plan.kept_neurons
-        plan = keeping_neurons(described, neurons)
-        export(described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
-        assert (logits_of(load_pruned(tmp_path / "out")) - source.logits).abs().max() <= CLOSE
 
     def test_shared_experts_are_filled_up_to_whole_ones(self, neuron_source, tmp_path):
         source = neuron_source(BY_NAME["glm4_moe"])
@@ -247,20 +216,6 @@ class TestUse:
         assert model.model.layers[1].mlp.experts.down_proj.is_meta
         assert (logits_of(model) - exported.source.logits).abs().max() <= CLOSE
 
-    @pytest.mark.parametrize("mode", ["uniform", "ragged"])
-    def test_whole_experts_go_as_well(self, neuron_source, mode, tmp_path):
-        source = neuron_source(BY_NAME["flex_olmo"])
-        kept = {0: (0, 2, 3, 5), 1: (1, 2, 6)}
-        plan = with_fewer_experts(source, kept)
-        export(source.described, plan, tmp_path / "out", widths=WidthChoice(WidthMode(mode)))
-        wanted = logits_of(
-            physically_pruned(zeroed(source.model, source.case, plan), source.case, kept)
-        )
-        model, info = load_pruned(tmp_path / "out", output_loading_info=True)
-        assert not any(info.values()), info
-        assert (logits_of(model) - wanted).abs().max() <= CLOSE
-        verified(tmp_path / "out", source=source.path)
-
     def test_a_ragged_export_is_pruned_again(self, width_export, tmp_path):
         exported = width_export(BY_NAME["olmoe"], "ragged")
         described = load_model_index(str(exported.path))
@@ -287,13 +242,6 @@ class TestUse:
         edit_json(tmp_path / "out" / "config.json", per_layer_expert_width=given)
         with pytest.raises(CheckpointError, match=message):
             load_pruned(tmp_path / "out")
-
-    def test_a_width_mode_is_for_neurons(self, neuron_source, tmp_path):
-        source = neuron_source(BY_NAME["olmoe"])
-        plan = PruningPlan(model_ref(source.described), {0: (0, 1)})
-        options = ExportSettings(widths=WidthChoice())
-        with pytest.raises(PlanError, match="removes whole experts only"):
-            drain(export_checkpoint(source.described, plan, tmp_path / "out", options))
 
 
 class TestWhatIsSaid:

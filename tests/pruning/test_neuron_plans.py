@@ -15,7 +15,6 @@ from neuron_cases import Source, select_neurons, with_fewer_experts, zeroed
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model.opening import load_model_index
-from analysis.model.widths import expert_widths
 from analysis.ranking.norms import neuron_norms
 from families.configs import BY_NAME, EVERY, SOURCES
 from families.physical import block_of, logits_of, physically_pruned
@@ -57,12 +56,6 @@ class TestFile:
         raw = json.loads((tmp_path / "plan.json").read_text())
         assert raw["granularity"] == "neuron"
         assert raw["kept_neurons"]["1"]["0"] == []
-
-    def test_neurons_decide_the_digest(self, olmoe):
-        one = keeping_neurons(olmoe.described, {0: {1: (2, 3)}})
-        assert one.digest == keeping_neurons(olmoe.described, {0: {1: (2, 3)}}).digest
-        assert one.digest != keeping_neurons(olmoe.described, {0: {1: (2, 4)}}).digest
-        assert one.digest != keeping_neurons(olmoe.described, {0: {2: (2, 3)}}).digest
 
     def test_the_digest_of_a_plan_of_experts_is_what_it_always_was(self):
         plan = plan_from_json(
@@ -122,10 +115,6 @@ class TestFit:
         neurons = {0: {0: tuple(range(WIDTH)), 1: (1,)}, 1: {3: tuple(range(WIDTH))}}
         fitted = fit_plan(keeping_neurons(olmoe.described, neurons), olmoe.described)
         assert fitted.kept_neurons == {0: {1: (1,)}}
-
-    def test_widths_are_those_of_the_configuration(self, source):
-        widths = expert_widths(source.described)
-        assert widths == dict.fromkeys(source.case.sparse, (WIDTH,) * source.case.experts)
 
 
 class TestMask:

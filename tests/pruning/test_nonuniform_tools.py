@@ -58,21 +58,9 @@ class TestPrunedAgain:
         with masked(flex_olmo.model, described.family, plan):
             assert torch.equal(logits_of(stock), logits_of(flex_olmo.model))
 
-    def test_keeping_all_writes_the_same_bytes(self, flex_olmo, tmp_path):
-        described = load_model_index(str(flex_olmo.path))
-        export(described, keep_all(described), tmp_path / "out")
-        for file in flex_olmo.path.iterdir():
-            if file.name not in ("README.md", "moeprune_manifest.json"):
-                assert (tmp_path / "out" / file.name).read_bytes() == file.read_bytes()
-
 
 def by_engine(contents):
     return {verdict.engine: verdict for verdict in verdicts(contents)}
-
-
-def test_uniform_counts_are_read_by_transformers():
-    found = by_engine(Contents((5, 5, 5), "olmoe"))
-    assert found["transformers"].reads is Reads.TRIED
 
 
 def test_different_counts_need_a_loader_of_their_own():

@@ -45,19 +45,6 @@ def test_experts_are_rounded_as_a_multiple_of_the_processes(outlined):
     assert set(both.allocation.keep) == {96}
 
 
-@pytest.mark.parametrize(
-    ("serve_on", "says"),
-    [
-        ("tp=3", r"32 attention heads of \S+ do not divide by 3; tp can be 1, 2, 4, 8, 16, 32"),
-        ("tp=2,ep=3", "one of the two must divide the other"),
-        ("ep=128", "lets no expert go: layers have at most 128 experts; give ep=64"),
-    ],
-)
-def test_what_no_number_of_experts_mends_is_refused_by_name(outlined, serve_on, says):
-    with pytest.raises(PlanError, match=rf"^--serve-on [\w=,]+(: .*)? ?{says}"):
-        counts(outlined(QWEN3), serve_on, sparsity="40%")
-
-
 def test_a_multiple_besides_that_leaves_nothing_is_said(outlined):
     # 96 is a multiple of both, and 128 experts have none besides that lets one go but 96.
     model = outlined(QWEN3)

@@ -2,9 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,38 +139,6 @@ def test_rows_of_a_model_are_those_of_the_whole_table(tmp_path):
     for table in (whole, Measurements([tmp_path])):
         table.add([new])
         assert table.blocks(MODELS[2], "new", "float32")
-
-
-SAVE = """
-import sys
-from pathlib import Path
-sys.path[:0] = sys.argv[1:2]
-from test_records_of_a_model import MODELS, SHIPPED_STATS, VarianceStore, of
-
-shipped, store = VarianceStore([SHIPPED_STATS]).records()[0], VarianceStore([Path(sys.argv[2])])
-for number in range(4):
-    for identity in MODELS:
-        store.save(of(shipped, identity, f"{sys.argv[3]}-{number}"))
-"""
-
-
-@pytest.mark.slow
-def test_readers_see_whole_records_while_others_write(tmp_path):
-    here = str(Path(__file__).parent)
-    writers = [
-        subprocess.Popen([sys.executable, "-c", SAVE, here, str(tmp_path), name]) for name in "pq"
-    ]
-    store, seen = VarianceStore([tmp_path]), 0
-    while any(writer.poll() is None for writer in writers):
-        for identity in MODELS:
-            records = store.records(identity, pytest.fail)
-            assert {record.model.identity for record in records} <= {identity}
-            seen = max(seen, len(records))
-        time.sleep(0.01)
-    assert [writer.returncode for writer in writers] == [0, 0]
-    for identity in MODELS:
-        assert len(store.records(identity, pytest.fail)) == 8 >= seen
-    assert len(record_folders([tmp_path])) == 1 + len(MODELS)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, (1 << 20) - 1, 1 << 20, (1 << 20) + 70])

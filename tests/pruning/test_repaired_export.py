@@ -34,7 +34,7 @@ from pruning.records.repair import RepairStore
 from pruning.records.repair_files import stored_repair, with_repair_files
 from pruning.requests.model import ExportRequest
 from pruning.surgery.card import CARD_NAME
-from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+from pruning.surgery.manifest import MANIFEST_NAME
 from pruning.surgery.verify import verify_export
 from pruning.tasks.export import export_run
 
@@ -113,6 +113,11 @@ def test_an_export_computes_what_the_masked_and_repaired_model_does(made, tmp_pa
     for fit in record.layers:
         assert f"| {fit.layer} | {fit.left:.1%} |" in card
     assert "repaired" not in (tmp_path / "plain" / CARD_NAME).read_text()
+    # The manifest names the files of the repair, that of another export none.
+    assert manifest.repair_files
+    raw = json.loads((tmp_path / "plain" / MANIFEST_NAME).read_text())
+    assert "repair_files" not in raw
+    assert all("repaired" not in shard for shard in raw["shards"])
 
 
 def test_a_repair_is_written_in_the_type_of_a_transposed_source(tmp_path):
@@ -316,13 +321,3 @@ def test_another_repair_is_refused_in_one_line(made, tmp_path):
     with pytest.raises(PlanError, match=r"layer-.* is not there"):
         export(model, plan, tmp_path / "lacking")
     assert not list(tmp_path.glob("*.partial"))
-
-
-def test_a_manifest_names_the_files_of_the_repair_and_others_none(made, tmp_path):
-    model, plan = made("olmoe")
-    export(model, plan, tmp_path / "out")
-    export(model, plan.unrepaired, tmp_path / "plain")
-    assert read_manifest(tmp_path / "out").repair_files
-    raw = json.loads((tmp_path / "plain" / MANIFEST_NAME).read_text())
-    assert "repair_files" not in raw
-    assert all("repaired" not in shard for shard in raw["shards"])

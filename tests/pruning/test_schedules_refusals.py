@@ -13,7 +13,7 @@ from allocations import ranked_globally
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from pruning.plan.allocation import Allocation, check_kept, count_reason
-from pruning.plan.budget import Budget, check_removes, count_budget, sparsity_budget
+from pruning.plan.budget import check_removes, count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.units import Units, apportion, expert_units
 from pruning.schedules import (
@@ -28,7 +28,6 @@ from pruning.schedules import (
     read_counts,
     uniform,
 )
-from pruning.schedules.counts import counts_budget
 from pruning.schedules.listing import unbounded
 
 TWO = (MoELayer(1, 8, 2), MoELayer(3, 8, 2))
@@ -147,14 +146,6 @@ def test_every_expert_needs_a_saliency():
         ranked_globally(TWO, count_budget(expert_units(TWO), 1), saliency)
 
 
-def test_groups_lose_the_least_of_each():
-    # Two groups of three. Layer 1 would lose 1 and 3, layer 3 twice 1.5: 4 against 3.
-    layers = tuple(MoELayer(index, 6, 2, 2, 1) for index in (1, 3))
-    saliency = np.array([[1, 2, 9, 7, 8, 3], [1.5, 9, 9, 1.5, 9, 9]])
-    two = count_budget(expert_units(layers), 2)
-    assert ranked_globally(layers, two, saliency).removed == (0, 2)
-
-
 def test_shares_say_what_they_share():
     with pytest.raises(ValueError, match=r"^weights must be positive$"):
         apportion(1, [1, 0], Units((4, 4), (0, 0), (3, 3)))
@@ -217,10 +208,6 @@ def test_a_share_below_one_expert_is_refused_and_zero_is_not():
     for nothing in ("0", "0%", "0.000"):
         assert check_removes(sparsity_budget(units, nothing), units).total == 0
     assert check_removes(sparsity_budget(units, "50%"), units).total == 8
-
-
-def test_counts_have_a_budget_of_their_own():
-    assert counts_budget(expert_units(TWO), {1: 8, 3: 3}, "by hand") == Budget(5, "file", "by hand")
 
 
 def test_counts_that_spend_another_budget_or_do_not_fit():

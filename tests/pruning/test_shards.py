@@ -19,7 +19,6 @@ from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import ExportError
 from analysis.families.base import Slot, SlotKind
 from analysis.model.opening import load_model_index
-from pruning.plan.plan import KEEP_LIST_NAME
 from pruning.plan.sizes import parse_size
 from pruning.surgery.pieces import Gather, Span
 from pruning.surgery.shards import PlannedTensor, assemble, check_located, plan_tensor
@@ -307,12 +306,3 @@ def test_sizes_in_words(text, size):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ExportError, match=r"not understood; write 5GB|too small"):
         parse_size(text)
-
-
-def test_the_kept_ids_as_a_file_of_their_own(checkpoint, tmp_path):
-    manifest = export(checkpoint("qwen3_moe").path, (1, 3, 4), tmp_path / "out", keep_list=True)
-    kept = json.loads((tmp_path / "out" / KEEP_LIST_NAME).read_text())
-    assert kept == {"0": [1, 3, 4], "2": [1, 3, 4], "3": [1, 3, 4]}
-    assert KEEP_LIST_NAME in manifest.files
-    export(checkpoint("qwen3_moe").path, (1, 3, 4), tmp_path / "plain")
-    assert not (tmp_path / "plain" / KEEP_LIST_NAME).exists()

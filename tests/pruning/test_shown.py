@@ -8,7 +8,6 @@ import pytest
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.moe_model import ModelRef
 from pruning import Model
-from pruning.plan.plan import Provenance
 from pruning.records.evaluation import EvaluationStore
 from pruning.surgery.checks import Check
 from pruning.surgery.verify import Level, VerifyReport
@@ -86,7 +85,3 @@ def test_a_verification_names_what_failed():
     assert page.texts[1:5] == ["ok", "no", "level", "load"]
     assert "script" not in page.names
     assert "failed='none'" in repr(replace(failed, checks=checks[:1]))
-
-
-def test_a_plan_made_by_hand_can_be_shown(plan):
-    assert "criterion='none'" in repr(replace(plan, provenance=Provenance()))

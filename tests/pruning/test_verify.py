@@ -13,7 +13,7 @@ from exports import accept_changes, edit_tensors, export, failed, shards_of, ten
 from analysis.checkpoint.index import INDEX_NAME
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
-from analysis.errors import CheckpointError, ExportError
+from analysis.errors import ExportError
 from analysis.model.opening import load_model_index
 from builders import edit_json, put
 from pruning.surgery.manifest import MANIFEST_NAME
@@ -65,11 +65,6 @@ def test_the_level_reached_and_why(exported):
 def test_requests_that_make_no_sense_are_refused(exported, options, message):
     with pytest.raises(ExportError, match=message):
         drain(verify_export(exported[1], **options))
-
-
-def test_a_source_that_cannot_be_read_is_refused(exported, tmp_path):
-    with pytest.raises(CheckpointError, match="is not a directory"):
-        drain(verify_export(exported[1], source=tmp_path / "absent"))
 
 
 @pytest.mark.parametrize(("tokens", "run"), [(1, 1), (33, 64)])
@@ -268,11 +263,10 @@ def test_of_several_differences_the_first_on_disk_is_named(exported):
     assert found.count(" is not ") == 1
 
 
-@pytest.mark.parametrize("phase", ["verifying"])
-def test_a_verification_that_is_stopped_leaves_no_thread(exported, phase):
+def test_a_verification_that_is_stopped_leaves_no_thread(exported):
     source, out = exported
     task = verify_export(out, source=source)
-    assert phase in (step.phase for step in task)
+    assert "verifying" in (step.phase for step in task)
     task.close()
     assert not [thread.name for thread in threading.enumerate() if "verify" in thread.name]
 
@@ -289,8 +283,3 @@ def test_a_tensor_of_the_experts_that_is_unknown_fails(exported, tmp_path):
     edit_json(manifest, source={**raw["source"], "identity": identity})
     found = failed(exported[1], source=source)
     assert f"{name} belongs to the experts of layer 1" in found["source"]
-
-
-def test_what_is_no_directory_is_refused(tmp_path):
-    with pytest.raises(ExportError, match="absent is not a directory"):
-        drain(verify_export(tmp_path / "absent"))
