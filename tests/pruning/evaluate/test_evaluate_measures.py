@@ -18,7 +18,6 @@ from pruning.measures.result import (
     interval_of,
     interval_or_none,
     make_evaluation,
-    summarise,
 )
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.spec.base import validated
@@ -65,28 +64,11 @@ def test_expectation_of_sap_is_esap():
         assert float(taken.mean()) == pytest.approx(wanted, abs=53 / draws)
 
 
-def test_equal_distributions_are_exactly_alike():
-    p = random_logs(3, rows=200, vocab=997)
-    whole = measures.Positions(
-        p, p, torch.zeros(200, dtype=torch.int64), torch.rand(200, dtype=torch.float64)
-    )
-    assert (measures.esap(whole) == 1).all()
-    assert (measures.sap(whole) == 1).all()
-    assert (measures.kl(whole) == 0).all()
-
-
 @pytest.mark.parametrize(
     ("dtype", "wide"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]
 )
 def test_softmax_is_float32_for_half_precision_and_keeps_float64(dtype, wide):
     assert measures.log_probabilities(torch.zeros(1, 4, dtype=dtype)).dtype == wide
-
-
-def test_sample_mean_and_pooled_mean_by_hand():
-    # Samples of 1 and 3 positions: sums 1 and 6. Means 1 and 2 -> 1.5; pooled 7/4.
-    metric = summarise(SampleSums(np.array([1.0, 6.0]), np.array([1, 3])))
-    assert (metric.mean, metric.pooled) == (1.5, 1.75)
-    assert 1 <= metric.low <= 1.5 <= metric.high <= 2
 
 
 def test_perplexity_is_the_exponential_of_the_loss():

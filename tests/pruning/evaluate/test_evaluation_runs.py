@@ -23,9 +23,7 @@ from pruning.measures.result import Metric
 from pruning.measures.samples import make_samples
 from pruning.plan.plan import keep_all, kept_by_layer
 from pruning.plan.sizes import size_report
-from pruning.records.evaluation import (
-    evaluation_table,
-)
+from pruning.records.evaluation import evaluation_table
 
 CASE = BY_NAME["mixtral"]
 
@@ -121,21 +119,6 @@ def test_a_damaged_line_is_told_and_what_it_was_of_is_measured_again(work):
     (note,) = [step.note for step in steps if step.phase == "reading measurements"]
     assert note.startswith(f"Line 1 of the measurements {shard.name} cannot be read")
     assert "evaluating" in {step.phase for step in steps}
-
-
-def test_an_evaluation_without_its_numbers_is_named_and_made_again(work):
-    first = drain(run_evaluations(work(("nll",))))
-    (shard,) = work().store.table.shards
-    shard.unlink()
-    problems = []
-    assert work().store.records(on_problem=problems.append) == []
-    said = {str(problem) for problem in problems}
-    assert said == {
-        f"The evaluation {record.record_id} has no numbers of nll in the table of measurements; "
-        "make it again with `moeprune evaluate`."
-        for record in first
-    }
-    assert drain(run_evaluations(work(("nll",))))[0].metrics == first[0].metrics
 
 
 def test_what_is_known_is_not_measured_again(work, monkeypatch):

@@ -111,20 +111,6 @@ def shipped(demo):
     return VarianceStore([SHIPPED_STATS]).records(demo.identity, pytest.fail)
 
 
-def test_four_criteria_and_the_full_model_on_every_text(shipped):
-    draws = tuple(f"random:{seed}" for seed in range(1, 5))
-    table = variance_overview(shipped)
-    assert table["full"].notna().all()
-    texts = ("demo-code", "demo-math", "demo-stories")
-    found = {(row.corpus, row.criterion, row.calibrated_on) for row in table.itertuples()}
-    assert found == {
-        (text, criterion, text if criterion in ("frequency", "reap") else "")
-        for text in texts
-        for criterion in ("", "frequency", "reap", "aimer", "random", *draws)
-    }
-    assert set(table.loc[table["criterion"] != "", "removed"]) == {0.5}
-
-
 @pytest.mark.slow
 def test_the_full_model_on_maths_by_plain_forwards(demo, shipped):
     corpus = "demo-math"

@@ -103,27 +103,6 @@ def test_the_interval_is_that_of_a_bootstrap_by_hand(losses):
     )
 
 
-def test_windows_of_few_documents_tell_less_apart(measure):
-    worse = {"a": (0.5, 0.4, 0.6, -0.3)}  # three windows of one document, and one of another
-    base = {"a": (0.0,) * 4}
-
-    def apart(documents):
-        records = [
-            record
-            for name, added in (("base", base), ("worse", worse))
-            for record in measure(name, added, documents=documents)
-        ]
-        found = plan_losses(records)
-        return difference(loss_of(found, "worse"), loss_of(found, "base"))
-
-    few = apart((0, 0, 0, 1))
-    assert (few.mean, few.low, few.high) == pytest.approx((0.3, -0.3, 0.5))
-    assert not few.is_clear
-    one = apart((0, 0, 0, 0))
-    assert (one.mean, one.is_clear) == (pytest.approx(0.3), False)
-    assert np.isnan([one.low, one.high]).all()
-
-
 def test_what_cannot_be_paired_is_not_compared(losses):
     early = loss_of(losses, "early")
     half = of_documents(loss_of(losses, "late"), {"a": EVEN})

@@ -1,14 +1,16 @@
-"""Whether a plan may be shipped: each reason by hand, and that the worst decides."""
+"""Verdicts on plans: by Random's losses, and whether one may be shipped; each reason by hand."""
 
 from dataclasses import replace
 
 import pytest
 
+from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from pruning.plan.plan import PruningPlan, keep_all, plan_from_dict, with_top_k
+from pruning.records.evaluation import EvaluationStore
 from pruning.records.plan_facts import PlanFacts
-from pruning.records.quality import LossIncrease, PlanLoss
-from pruning.records.verdict import Evidence, Light, ship_verdict
+from pruning.records.quality import LossIncrease, PlanLoss, plan_losses
+from pruning.records.verdict import Evidence, Light, against_random, random_warnings, ship_verdict
 
 GREEN, AMBER, RED = Light
 
@@ -25,12 +27,13 @@ def plan(model) -> PruningPlan:
     return plan_from_dict({**keep_all(model).to_dict(), "kept": kept})
 
 
-def loss(plan, change, **facts):
+def loss(plan, change, way="", **facts):
     known = PlanFacts(**{"removed": 0.5, "granularity": "expert", "criterion": "reap"} | facts)
-    return PlanLoss(change, plan, known, "", ("a", "b"), {}, {}, {}, 8, "2026-01-02T03:04:05")
+    full = {"a": 2.0, "b": 1.0}
+    return PlanLoss(change, plan, known, way, ("a", "b"), full, {}, {}, 8, "2026-01-02T03:04:05")
 
 
-# Means over the corpora 1 and 2, so Random adds 1.5 with an SD of 0.71.
+# On a 1 and 3, on b 1 and 1: the draws' means are 1 and 2, of mean 1.5 and SD 0.7071.
 RANDOM = (
     loss("d1", {"a": 1.0, "b": 1.0}, criterion="random"),
     loss("d2", {"a": 3.0, "b": 1.0}, criterion="random:2"),
@@ -81,21 +84,67 @@ def test_what_an_export_is(plan, model, changed, about, light, short):
     assert verdict.light is light
 
 
+def beside_random(change, draws=RANDOM, **more):
+    plan = loss("p", change, **more)
+    return against_random(plan, plan.facts, [*draws, plan])
+
+
+WORSE, NO_BETTER = "worse than Random", "no better than Random"
+ALIKE = "indistinguishable from"
+
+
 @pytest.mark.parametrize(
-    ("change", "light", "short"),
+    ("change", "alarm", "comparison", "light", "short"),
     [
-        ({"a": 2.0, "b": 2.5}, RED, "worse than Random"),
-        ({"a": 2.0, "b": 1.2}, RED, "no better than Random"),
+        ({"a": 2.0, "b": 2.5}, WORSE, "more than", RED, WORSE),
+        ({"a": 2.0, "b": 1.2}, NO_BETTER, ALIKE, RED, NO_BETTER),
         # 1.0 is within 0.71 of 1.5, 0.7 is not.
-        ({"a": 1.0, "b": 1.0}, AMBER, "hardly better than Random"),
-        ({"a": 0.7, "b": 0.7}, GREEN, ""),
-        ({"a": 0.7}, AMBER, "loss measured in part"),
+        ({"a": 1.0, "b": 1.0}, "", ALIKE, AMBER, "hardly better than Random"),
+        ({"a": 0.7, "b": 0.7}, "", "less than", GREEN, ""),
+        # On a alone Random adds 1 and 3.
+        ({"a": 0.7}, "", ALIKE, AMBER, "loss measured in part"),
     ],
 )
-def test_what_a_plan_loses_beside_random(plan, model, change, light, short):
+def test_what_a_plan_loses_beside_random(plan, model, change, alarm, comparison, light, short):
+    found = beside_random(change)
+    assert (found.alarm, found.comparison) == (alarm, comparison)
+    assert bool(found.warning) == bool(alarm)
+    assert ("within one SD of 0.71" in found.warning) == (alarm == NO_BETTER)
     verdict = judged(plan, model, loss(plan.digest, change), *RANDOM)
     (reason,) = (reason for reason in verdict.reasons if reason.about == "Quality")
     assert (reason.light, reason.short) == (light, short)
+
+
+def test_the_warning_has_both_losses():
+    assert beside_random({"a": 2.0, "b": 2.5}).warning == (
+        "Worse than Random at this sparsity: the plan adds +2.25 to the loss, Random +1.50 (mean "
+        "of 2 draws)."
+    )
+    repaired = beside_random({"a": 2.0, "b": 2.5}, repair="r").warning
+    assert "Random without repair +1.50" in repaired
+    assert "(1 draw)" in beside_random({"a": 2.0, "b": 2.5}, RANDOM[:1]).warning
+
+
+def test_only_corpora_of_both_are_compared():
+    # On b alone Random adds 1 and 1.
+    found = beside_random({"b": 1.2})
+    assert (found.mean, found.chance.mean, found.chance.mean_spread) == (1.2, 1.0, 0.0)
+    assert found.alarm == "worse than Random"
+    assert beside_random({"c": 9.0}) is None
+
+
+def test_a_prediction_is_marked():
+    facts = PlanFacts(criterion="reap", removed=0.5, granularity="expert")
+    found = against_random(LossIncrease({"a": 4.0, "b": 4.0}), facts, RANDOM)
+    assert found.warning.startswith("Predicted worse than Random at this sparsity")
+
+
+def test_what_is_not_comparable_has_no_beside_random():
+    bad = {"a": 9.0, "b": 9.0}
+    assert beside_random(bad, way="float32") is None  # other samples or another dtype
+    assert beside_random(bad, removed=0.25) is None  # Random was measured at 50% alone
+    assert beside_random(bad, RANDOM[:0]) is None
+    assert against_random(RANDOM[1], RANDOM[1].facts, RANDOM) is None  # a draw of Random itself
 
 
 def test_what_is_not_known_is_amber(plan, model):
@@ -140,7 +189,7 @@ def test_what_has_no_verdict_and_what_is_never_green(plan, model):
     own = loss(fewer.digest, {"a": 9.0, "b": 9.0}, removed=0.0, top_k="2")
     found = lights(judged(fewer, model, own, *RANDOM, after=1000))
     assert (found["Size"], found["Quality"]) == (AMBER, AMBER)
-    elsewhere = replace(loss(plan.digest, {"a": 0.1, "b": 0.1}), way="bfloat16")
+    elsewhere = loss(plan.digest, {"a": 0.1, "b": 0.1}, way="bfloat16")
     assert lights(judged(plan, model, elsewhere, *RANDOM))["Quality"] is AMBER
     # A single draw has no spread: a hair below it is no proof.
     close = loss(plan.digest, {"a": 0.9, "b": 0.9})
@@ -160,3 +209,18 @@ def test_the_worst_reason_decides_and_comes_first(plan, model):
     assert amber.in_one_line == (
         "Check before shipping: loss not measured, only load_pruned, 1 more"
     )
+
+
+def test_evaluate_names_the_candidates_that_lose_more():
+    store = EvaluationStore((SHIPPED_STATS,))
+    records = store.records(load_model_index("demo").identity)
+    losses = plan_losses(records)
+    named = {}
+    for record in records:
+        made = (record.plan.criterion, len(record.plan.corpora), record.plan.schedule)
+        if record.plan.sparsity == "50%" and not (record.plan.repair or record.plan.bits):
+            named.setdefault(made, record)
+    # REAP on the blend: a global ranking is no better than chance, one by layer is far better.
+    across, alike = named["reap", 3, "global"], named["reap", 3, "uniform"]
+    (line,) = random_warnings({"across.json": across, "alike.json": alike}, losses)
+    assert line.startswith("warning: across.json: No better than Random at this sparsity: the plan")
