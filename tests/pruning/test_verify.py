@@ -1,22 +1,31 @@
-"""Verification: good exports pass every level, and each kind of damage is named."""
+"""Verification: good exports pass every level, each kind of damage is named, also beyond hashes."""
 
 import json
 import shutil
 import threading
 from collections import namedtuple
+from dataclasses import replace
 
 import psutil
 import pytest
 import torch
 from exports import accept_changes, edit_tensors, export, failed, shards_of, tensors_of, verified
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from analysis.checkpoint.index import INDEX_NAME
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.drain import drain
 from analysis.errors import ExportError
 from analysis.model.opening import load_model_index
-from builders import edit_json, put
-from pruning.surgery.manifest import MANIFEST_NAME
+from builders import edit_json, put, tiny_checkpoint
+from builders.mxfp4 import to_mxfp4
+from families.configs import BY_NAME
+from families.tiny_models import redraw, tiny_config
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+from pruning.surgery.forward_checks import Sides, check_logits, random_tokens
+from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
+from pruning.surgery.running import run_whole
 from pruning.surgery.verify import Level, verify_export
 
 
@@ -26,6 +35,22 @@ def exported(checkpoint, tmp_path):
     source, out = checkpoint("olmoe").path, tmp_path / "out"
     export(source, (1, 3, 4), out)
     return source, out
+
+
+def test_what_a_good_export_holds(exported):
+    _, out = exported
+    report = drain(verify_export(out, level="bytes"))
+    manifest, held = read_manifest(out), open_checkpoint(out)
+    count, nbytes = len(manifest.shards), sum(f.stat().st_size for f in out.glob("*.safetensors"))
+    assert {check.name: check.detail for check in report.checks} == {
+        "manifest": f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}",
+        "shards": f"{count} shards, none missing, none extra",
+        "sizes": f"{nbytes:,} bytes in all",
+        "sha256": f"{count} shards as written",
+        "files": f"{len(manifest.files)} other files as they were written",
+        "headers": f"{len(held.tensors)} tensors, as manifest and index say",
+        "experts": "ids 0..2 in each of 3 sparse layers, as config.json says",
+    }
 
 
 def test_the_level_is_the_highest_that_memory_allows(exported, monkeypatch):
@@ -105,6 +130,15 @@ def forget_the_norm(out):
     edit_json(out / INDEX_NAME, weight_map={n: at for n, at in placed.items() if n != NORM})
 
 
+def add_a_tensor(out):
+    name, shard = "model.surplus.weight", shards_of(out)[0]
+    index = json.loads((out / INDEX_NAME).read_text())
+    edit_tensors(shard, lambda held: held | {name: torch.zeros(3)})
+    index["weight_map"][name] = shard.name
+    index["metadata"]["total_size"] += 12
+    (out / INDEX_NAME).write_text(json.dumps(index))
+
+
 def not_finite(out):
     edit_tensors(shards_of(out)[-1], lambda held: held | {NORM: torch.full((16,), torch.nan)})
 
@@ -117,6 +151,11 @@ DAMAGES = [
     (write_manifest('{"schema_version": 1}'), "manifest", "is damaged"),
     (edit_manifest(put("plan", "kept", "1", to=[0, 1, 2])), "manifest", "plan_digest"),
     (edit_manifest(put("uniform_counts", to=False)), "manifest", "uniform_c"),
+    (
+        edit_manifest(lambda raw: raw["shards"][3]["tensors"].remove(NORM)),
+        "headers",
+        f"model-00004-of-00004.safetensors does not hold the tensors of the manifest: {NORM}",
+    ),
     (edit_manifest(put("files", "config.json", "bytes", to=7)), "files", "config.json has"),
     (change_config(num_experts_per_tok=1), "files", "config.json was changed"),
     (
@@ -129,6 +168,7 @@ DAMAGES = [
 COVERED_UP = [
     (change_config(num_experts=4), "experts", "Layer 0 holds 3 experts"),
     (forget_the_norm, "headers", f"does not list {NORM}"),
+    (add_a_tensor, "load", "transformers reports 1 unexpected keys: model.surplus.weight"),
     (not_finite, "load", "are not all finite"),
     (change_config(vocab_size=90), "load", "cannot load the export"),
 ]
@@ -283,3 +323,99 @@ def test_a_tensor_of_the_experts_that_is_unknown_fails(exported, tmp_path):
     edit_json(manifest, source={**raw["source"], "identity": identity})
     found = failed(exported[1], source=source)
     assert f"{name} belongs to the experts of layer 1" in found["source"]
+
+
+def test_an_index_with_another_size(exported):
+    _, out = exported
+    index = json.loads((out / INDEX_NAME).read_text())
+    index["metadata"]["total_size"] += 4
+    (out / INDEX_NAME).write_text(json.dumps(index))
+    accept_changes(out)
+    held = open_checkpoint(out).nbytes
+    assert failed(out, level="bytes") == {
+        "headers": f"{INDEX_NAME} gives {held + 4} bytes in all instead of {held}"
+    }
+    del index["metadata"]
+    (out / INDEX_NAME).write_text(json.dumps(index))
+    accept_changes(out)
+    assert failed(out, level="bytes") == {}
+
+
+OLMOE, GPT_OSS = BY_NAME["olmoe"], BY_NAME["gpt_oss"]
+
+
+def compared(sides, ids):
+    """The check of logits of whole models, and the largest difference."""
+    return drain(check_logits(sides, ids, run_whole))
+
+
+@pytest.mark.parametrize("mode", ["uniform", "per-layer"])
+def test_neurons_are_compared_in_float64(neuron_source, width_export, mode):
+    source = neuron_source(OLMOE)
+    exported = load_model_index(str(width_export(OLMOE, mode).path))
+    ids = random_tokens(source.described, 32)
+    plan = fit_plan(source.plan, source.described)
+    check, difference = compared(Sides(exported, source.described, plan), ids)
+    # Logits of about 1 with 2^-53 of rounding; in float32 they would differ by 1e-7.
+    assert check.ok and difference < 1e-12
+    assert "on 32 random tokens in float64," in check.detail
+    first = OLMOE.sparse[0]
+    others = plan.kept_neurons | {first: plan.kept_neurons[first] | {1: (0,)}}
+    plan = replace(plan, kept_neurons=others)
+    check, difference = compared(Sides(exported, source.described, plan), ids)
+    assert not check.ok and difference > 1e-5
+
+
+KEPT = {"uniform": ((1, 3, 4), (0, 2, 5)), "mixed": ((1, 3, 4), (0, 2, 3, 5))}
+
+
+@pytest.fixture(scope="module")
+def mxfp4(tmp_path_factory):
+    """A gpt-oss whose experts are in MXFP4."""
+    path = tmp_path_factory.mktemp("mxfp4")
+    config = tiny_config(GPT_OSS)
+    config.hidden_size, config.intermediate_size = 32, 64
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        redraw(model)
+    model.save_pretrained(path)
+    tensors = to_mxfp4(load_file(path / "model.safetensors"))
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    plain = ["self_attn", "router", "lm_head"]
+    settings = {"quant_method": "mxfp4", "modules_to_not_convert": plain}
+    edit_json(path / "config.json", quantization_config=settings)
+    return path
+
+
+def export_kept(source, out, kept):
+    described = load_model_index(str(source))
+    layers = [layer.index for layer in described.layers]
+    export(described, PruningPlan(model_ref(described), dict(zip(layers, kept, strict=True))), out)
+
+
+@pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
+def test_four_bits_up_to_equal_logits(mxfp4, tmp_path, kept):
+    export_kept(mxfp4, tmp_path / "out", kept)
+    report = verified(tmp_path / "out", source=mxfp4)
+    assert (report.level, report.max_abs_diff) == ("logits", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantised with gptq cannot be loaded"),
+        ({"model_type": "unheard_of"}, "transformers has no class for 'unheard_of'"),
+    ],
+)
+def test_what_cannot_be_loaded_is_compared_byte_by_byte(tmp_path, change, why):
+    source = tmp_path / "source"
+    tiny_checkpoint(source, "olmoe")
+    edit_json(source / "config.json", **change)
+    export(source, (1, 3, 4), tmp_path / "out")
+    report = verified(tmp_path / "out", source=source)
+    assert report.level == "bytes"
+    assert why in report.reason
+    assert [check.name for check in report.checks][-2:] == ["source", "tensors"]
+    with pytest.raises(ExportError, match=f"The level 'load' is not possible: .*{why}"):
+        drain(verify_export(tmp_path / "out", level="load"))
