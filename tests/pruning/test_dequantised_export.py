@@ -78,6 +78,7 @@ def test_what_was_exported_is_a_plain_source(pair, tmp_path):
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.parametrize("pair", [torch.bfloat16], ids=["bf16"], indirect=True)
 def test_a_repair_is_that_of_the_plain_one(pair, tmp_path):
     text, exported = token_sequences(120, 16), []
     for number, model in enumerate(pair):
@@ -94,6 +95,7 @@ def test_a_repair_is_that_of_the_plain_one(pair, tmp_path):
     are_alike(*exported)
 
 
+@pytest.mark.parametrize("pair", [torch.float32], ids=["f32"], indirect=True)
 def test_a_repair_of_weights_loaded_in_float32_is_exported_in_bfloat16(pair, tmp_path):
     model, stats, text = pair[0], tmp_path / "stats", token_sequences(120, 16)
     plan, record = repaired(model, keeping(model, KEPT), stats, text, "float32")

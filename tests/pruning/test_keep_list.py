@@ -100,10 +100,7 @@ WRONG = {
     "a mask": ({"3": [1, 0, 1, 0, 0, 1]}, "is a mask"),
     "truths": ({"3": [True, False]}, "whole numbers"),
     "words": ({"3": ["0", "2"]}, "whole numbers"),
-    "a layer twice": (
-        {"3": [0, 2], "model.layers.3.mlp": [1, 2]},
-        "names layer 3 twice",
-    ),
+    "a layer twice": ({"3": [0, 2], "model.layers.3.mlp": [1, 2]}, "names layer 3 twice"),
     "a name twice": ('{"3": [0, 2], "3": [1, 2]}', "holds 3 twice"),
     "both": ({"3": {"kept": [0, 1, 2], "pruned": [2, 3, 4, 5]}}, "expert 2 .* both kept and"),
     "neither": ({"3": {"kept": [0, 1, 2], "pruned": [4, 5]}}, "expert 3 of layer 3 is kept or"),

@@ -35,10 +35,7 @@ from pruning.planning.make import neurons_removed
 from pruning.planning.side_by_side import flops_saved, layer_shares
 
 # Layer 2: experts of 2 and 3 neurons; layer 5: one of 3.
-SCORES = {
-    5: (np.array([4.0, 0.0, 100.0]),),
-    2: (np.array([3.0, 1.0]), np.array([2.0, 5.0, 0.5])),
-}
+SCORES = {5: (np.array([4.0, 0.0, 100.0]),), 2: (np.array([3.0, 1.0]), np.array([2.0, 5.0, 0.5]))}
 HALF = Fraction(1, 2)
 
 

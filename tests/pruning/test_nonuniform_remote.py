@@ -40,9 +40,7 @@ MANY = (
 
 
 @pytest.mark.parametrize(
-    ("counts", "widths"),
-    [FEW, pytest.param(*MANY, marks=pytest.mark.slow)],
-    ids=["few", "many"],
+    ("counts", "widths"), [FEW, pytest.param(*MANY, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_plain_transformers_reads_runs_and_saves_it(
     pruned_case, width_export, neuron_source, tmp_path, counts, widths

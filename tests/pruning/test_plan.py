@@ -14,14 +14,9 @@ from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from analysis.model.moe_model import ModelRef
 from analysis.model.opening import load_model_index
+from pruning.plan.budget import count_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.plan import (
-    Provenance,
-    PruningPlan,
-    load_plan,
-    model_ref,
-    plan_from_json,
-)
+from pruning.plan.plan import Provenance, PruningPlan, load_plan, model_ref, plan_from_json
 from pruning.plan.selection import select_experts
 from pruning.plan.tables import (
     DIFF_COLUMNS,
@@ -39,6 +34,7 @@ from pruning.plan.tables import (
     plan_outline,
     plan_summary,
 )
+from pruning.plan.units import expert_units
 from pruning.planning.neurons_compared import NEURONS_COMPARED_COLUMNS, compare_neurons
 from pruning.schedules import uniform
 
@@ -73,6 +69,22 @@ def test_json_round_trip_keeps_everything_and_is_stable():
     assert list(raw["kept"].items()) == [("1", [2, 3, 5]), ("3", [0, 4])]
     assert raw["criterion"] == "reap"
     assert raw["sparsity"] == "0.5"
+
+
+def test_budgets_and_constraints_are_recorded_and_plans_without_them_load():
+    limits = Constraints(multiple_of=2, pinned={1: frozenset({3, 1})}).to_dict()
+    budget = count_budget(expert_units(LAYERS), 4).to_dict()
+    plan = PruningPlan(REF, {1: (1, 3)}, Provenance("reap", budget=budget, constraints=limits))
+    raw = json.loads(plan.to_json())
+    assert raw["budget"] == {"kind": "count", "asked": "4", "removed": 4}
+    assert raw["constraints"] == {"multiple_of": 2, "pinned": {"1": [1, 3]}}
+    assert plan_from_json(plan.to_json()) == plan
+    for key in ("budget", "constraints", "schedule_parameters"):
+        with pytest.raises(PlanError, match=f"'{key}' is not an object"):
+            plan_from_json(json.dumps({**raw, key: []}))
+        raw.pop(key)
+    old = plan_from_json(json.dumps(raw))
+    assert (old.digest, dict(old.provenance.constraints)) == (plan.digest, {})
 
 
 def test_digest_covers_what_decides_and_nothing_else():
@@ -118,10 +130,7 @@ def test_diff_by_hand():
     table = plan_diff(A, B, UNEVEN)
     assert tuple(table.columns) == DIFF_COLUMNS
     # Layer 1: 1 and 2 in both, 0 in A, 5 in B, 3 and 4 in neither.
-    assert table.to_numpy().tolist() == [
-        [1, 2, 1, 1, 2, 2 / 4, 4 / 6],
-        [3, 2, 0, 0, 3, 1.0, 1.0],
-    ]
+    assert table.to_numpy().tolist() == [[1, 2, 1, 1, 2, 2 / 4, 4 / 6], [3, 2, 0, 0, 3, 1.0, 1.0]]
 
 
 def test_states_name_every_expert_once():

@@ -59,6 +59,10 @@ KINDS = {
     EvaluationStore: [
         (put("measures", to=["magic"]), "measure 'magic'"),
         (put("measures", to=["nll"]), "answers without right"),
+        (lost("right_answers"), "right without the answers"),
+        (lambda raw: raw["right_answers"]["right"].pop(), r"\d+ and \d+ answers"),
+        (put("right_answers", "right", 0, to=2), r"right_answers\.right\.0"),
+        (put("right_answers", "unfinished", to=10**6), "were cut off"),
         (put("plan", to=1), "plan: "),
         (put("plan", "removed", to=1.5), r"plan\.removed: "),
         (put("plan", "removed", to=None), "plan: it lacks removed"),

@@ -1,6 +1,5 @@
 """Budgets from sizes, found by trying every one, and schedules from files."""
 
-import json
 import shutil
 from dataclasses import replace
 from fractions import Fraction
@@ -27,17 +26,10 @@ from pruning.plan.budget import (
 )
 from pruning.plan.constraints import Constraints
 from pruning.plan.layer_words import parse_counts, parse_experts, parse_numbers, ranges
-from pruning.plan.plan import Provenance, PruningPlan, model_ref, plan_from_json
+from pruning.plan.plan import PruningPlan, model_ref
 from pruning.plan.sizes import size_report
 from pruning.plan.units import expert_units
-from pruning.schedules import (
-    Evidence,
-    allocate,
-    from_counts,
-    read_counts,
-    side_by_side,
-    uniform,
-)
+from pruning.schedules import Evidence, allocate, from_counts, read_counts, side_by_side, uniform
 from pruning.schedules.counts import counts_budget
 
 THREE = tuple(MoELayer(index, 8, 2) for index in (0, 2, 3))
@@ -150,30 +142,6 @@ def test_layers_and_experts_as_people_write_them():
 @given(numbers=st.sets(st.integers(0, 99), min_size=1))
 def test_ranges_are_read_back_as_the_same_numbers(numbers):
     assert parse_numbers(ranges(numbers), what="layers") == numbers
-
-
-def test_the_provenance_of_a_plan_says_all_and_old_plans_load(model):
-    first, second = (layer.index for layer in model.layers[:2])
-    limits = Constraints(
-        multiple_of=2, protected=frozenset({second}), pinned={first: frozenset({3, 1})}
-    )
-    budget = count_budget(expert_units(model.layers), 4).to_dict()
-    made = Provenance("reap", budget=budget, constraints=limits.to_dict())
-    plan = PruningPlan(model_ref(model), {first: (1, 3)}, made)
-    raw = json.loads(plan.to_json())
-    assert raw["budget"] == {"kind": "count", "asked": "4", "removed": 4}
-    assert raw["constraints"] == {
-        "multiple_of": 2,
-        "protected": [second],
-        "pinned": {str(first): [1, 3]},
-    }
-    assert plan_from_json(plan.to_json()) == plan
-    for key in ("budget", "constraints", "schedule_parameters"):
-        with pytest.raises(PlanError, match=f"'{key}' is not an object"):
-            plan_from_json(json.dumps({**raw, key: []}))
-        raw.pop(key)
-    old = plan_from_json(json.dumps(raw))
-    assert (old.digest, dict(old.provenance.constraints)) == (plan.digest, {})
 
 
 @pytest.fixture

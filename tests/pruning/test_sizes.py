@@ -22,7 +22,7 @@ from builders import MODEL_TYPES, as_gib
 from builders.statistics import expert_stats
 from families.configs import BY_NAME, SOURCES
 from pruning import load_pruned
-from pruning.plan.active import active_experts, counted_routing, expert_shapes, token_shares
+from pruning.plan.active import active_experts, counted_routing, token_shares
 from pruning.plan.budget import SizeTarget, count_budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
@@ -223,12 +223,6 @@ def plan(model):
     neurons = {0: {1: tuple(range(3, 11)), 2: ()}}
     kept = {1: (0, 2, 3, 5, 6)}
     return PruningPlan(model_ref(model), kept, granularity="neuron", kept_neurons=neurons)
-
-
-def test_shapes_by_hand(model):
-    for shape in expert_shapes(model).values():
-        assert (shape.neuron_bytes, shape.neuron_params) == (4 * NEURON, NEURON)
-        assert (shape.neuron_weights, shape.fixed_bytes, shape.fixed_params) == (NEURON, 0, 0)
 
 
 def test_shares_by_hand():

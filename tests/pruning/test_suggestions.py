@@ -149,8 +149,7 @@ def requests(draw: st.DrawFn) -> Asked:
     experts_of_all = sum(layer.num_experts for layer in layers)
     budget = draw(
         st.one_of(
-            st.integers(0, 99).map(lambda number: f"{number}%"),
-            st.integers(0, experts_of_all - 1),
+            st.integers(0, 99).map(lambda number: f"{number}%"), st.integers(0, experts_of_all - 1)
         )
     )
     names = [name for name in SCHEDULES if name != "file"]

@@ -355,3 +355,23 @@ def test_a_shard_that_could_not_be_read_is_read_once_it_can(tmp_path):
     path.with_suffix(".moved").rename(path)
     table.refresh()
     assert (table.problems, known(table, "first").kept) == ([], (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("measure", "sums", "counts", "message"),
+    [
+        ("esap", [2.0, 3.5], [3, 3], "its esap is 1.16667, which is not in .0, 1."),
+        ("esap", [2.0, -0.5], [3, 3], "its esap is -0.1666"),
+        ("kl", [2.0, -1.5], [3, 3], "its kl is -0.5"),
+        ("nll", [-3.0, 1.0], [3, 3], "its nll is -1, which"),
+        ("magic", [-3.0, 1.0], [3, 3], "its magic is -1, which"),
+        ("nll", [3.0, 1.0], [3, 0], "a sample has no positions"),
+        ("nll", [3.0, 1.0], [3], "not equally many"),
+        ("nll", [3.0], [3, 3], "not one sum for each measure and sample"),
+    ],
+)
+def test_a_block_that_cannot_be_is_refused(measure, sums, counts, message):
+    values = SampleSums(np.array(sums), np.array(counts))
+    made = Block("m", "p", (4, 4), WHERE, 2, ("a", "b"), {measure: values}, {})
+    with pytest.raises(ValueError, match=message):
+        Block.from_line(made.to_line())

@@ -107,8 +107,7 @@ class TestSameBytes:
         assert [step.phase for step in repair(model, tmp_path / "stats")] == ["cached"]
 
     @pytest.mark.parametrize(
-        ("stop", "layers"),
-        [("fitting 0", 0), ("observing 2", 1), ("fitting 3", 2)],
+        ("stop", "layers"), [("fitting 0", 0), ("observing 2", 1), ("fitting 3", 2)]
     )
     def test_stopped_and_resumed(self, whole, model, tmp_path, stop, layers):
         places = {"hidden_states_dir": tmp_path / "states"}

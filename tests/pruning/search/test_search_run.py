@@ -220,20 +220,6 @@ def test_costs_that_cannot_be_are_not_taken(tmp_path, costs):
     assert table.known == {}
 
 
-@pytest.mark.parametrize("line", [b"{}", b"[" * 100_000, None])
-def test_a_damaged_line_is_named_and_measured_again(tmp_path, line):
-    whole = searched(tmp_path)
-    (shard,) = tmp_path.glob("models/*/measurements/*")
-    lines = shard.read_bytes().splitlines()
-    lines[2] = line or lines[2].replace(b'"nll"', b'"kl"')
-    shard.write_bytes(b"\n".join(lines) + b"\n")
-    (problem,) = scores(tmp_path, task()).table.problems
-    assert str(problem).startswith(f"Line 3 of the measurements {shard.name} cannot be read")
-    fitness = Distance()
-    assert essence(searched(tmp_path, fitness=fitness)) == essence(whole)
-    assert len(fitness.measured) == 3
-
-
 def test_a_fitness_that_is_no_number_is_refused(tmp_path):
     class Broken(Distance):
         def block(self, removed, number):

@@ -13,7 +13,14 @@ from builders import put, resealed
 from pruning.planning.searches import most_candidates, start_seconds
 from pruning.requests.recipe import SearchSection
 from pruning.schedules import read_counts
-from pruning.search.store import SearchStore, best_fitting, load_search, read_known, search_in
+from pruning.search.store import (
+    SearchStore,
+    best_fitting,
+    load_search,
+    read_known,
+    result_from_json,
+    search_in,
+)
 
 NAMES = ["demo-ean", "demo-frequency", "demo-reap", "demo-seer"]
 
@@ -167,3 +174,14 @@ def test_the_start_takes_its_time_and_reads_the_weights():
 )
 def test_durations_are_read_at_a_glance(seconds, text):
     assert time_in_words(seconds) == text
+
+
+def test_the_fitness_of_a_loss_is_negative():
+    raw = json.loads((SHIPPED_STATS / "searches" / "demo-ean.json").read_text())
+    raw["search"]["fitness"] = "nll"
+    with pytest.raises(PlanError, match=r"its nll is 0\.\d+, which is not in .-inf, 0."):
+        result_from_json(resealed(raw))
+    for candidate in raw["candidates"]:
+        candidate[4] *= -1
+    raw["best"]["fitness"] *= -1
+    assert result_from_json(resealed(raw)).best_entry.fitness < 0

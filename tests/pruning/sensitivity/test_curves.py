@@ -213,3 +213,18 @@ def test_levels_and_moves_stay_within_the_bounds():
     assert not [point for point in curve_points(units, 8) if point.position == 2]
     moves = [point.level for point in moved_points(units, (4, 8, 0)) if point.position == 0]
     assert moves == [0, 12, 20, 28]
+
+
+@pytest.mark.parametrize(
+    ("point", "values", "message"),
+    [
+        (Point((0, 0), 1, -1), (0.5, 0.5, 0.5), "removes -1 of 8 in a layer"),
+        (Point((0, 0), 1, 9), (0.5, 0.5, 0.5), "removes 9 of 8 in a layer"),
+        (Point((0, 0), 1, 2), (float("nan"), 0.5, 0.5), "its esap is nan"),
+        (Point((0, 0), 1, 2), (0.5, -0.5, 0.5), "its kl is -0.5"),
+        (Point((0, 0), 1, 2), (0.5, 0.5, float("inf")), "its nll is inf"),
+    ],
+)
+def test_a_point_of_a_curve_that_cannot_be_is_refused(point, values, message):
+    with pytest.raises(ValueError, match=message):
+        Points({0: 8, 3: 8}).add(point, ["a"], [values])
