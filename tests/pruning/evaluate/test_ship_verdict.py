@@ -139,7 +139,7 @@ def test_a_prediction_is_marked():
     assert found.warning.startswith("Predicted worse than Random at this sparsity")
 
 
-def test_what_is_not_comparable_has_no_beside_random():
+def test_what_is_not_comparable_has_no_verdict():
     bad = {"a": 9.0, "b": 9.0}
     assert beside_random(bad, way="float32") is None  # other samples or another dtype
     assert beside_random(bad, removed=0.25) is None  # Random was measured at 50% alone
