@@ -243,30 +243,19 @@ def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSe
     """Expected memory and time, without loading the model; refuses one that cannot be loaded."""
     check_loadable(model, trusted=settings.trust_remote_code)
     needs = memory_needs(model, sequences, settings)
-    by_layers = settings.placement.stream_layers
-    streamed = needs.in_blocks or needs.streamed
-    return Estimate(
-        memory_bytes=streamed if by_layers else needs.whole_model,
-        needs=needs,
-        seconds=pass_seconds(
-            model,
-            settings,
-            sequences.num_tokens + sequences.num_padded(settings.batch_size),
-            at_once=needs.experts_at_once if by_layers else 0,
-        ),
-    )
-
-
-def pass_seconds(
-    model: MoEModel, settings: CalibrationSettings, tokens: float, *, at_once: int = 0
-) -> float:
-    """Of reading a model once and running so many tokens; experts in blocks of `at_once`, or 0."""
+    padded = sequences.num_padded(settings.batch_size)
     times = TIMES_WITH_BACKWARD if "gradient" in settings.groups else 1.0
     active = active_params(model) * times
-    if at_once:  # what surrounds experts runs twice
+    if settings.placement.stream_layers and needs.experts_at_once:  # what surrounds them runs twice
         around = active_by_layer(model, experts=False)
-        active += sum(around[layer] for layer in layers_in_blocks(model, at_once))
+        active += sum(around[layer] for layer in layers_in_blocks(model, needs.experts_at_once))
     # Bytes become weights about as fast as products of their cost are made.
-    work = cost("multiply", active * tokens) + cost("read", model.checkpoint.nbytes)
+    work = cost("multiply", active * (sequences.num_tokens + padded))
+    work += cost("read", model.checkpoint.nbytes)
     rate = run_rates().get("multiply") or multiply_rate(model, settings.dtype, settings.device)
-    return work * rate
+    by_layers = needs.in_blocks or needs.streamed
+    return Estimate(
+        memory_bytes=by_layers if settings.placement.stream_layers else needs.whole_model,
+        needs=needs,
+        seconds=work * rate,
+    )

@@ -127,10 +127,40 @@ def test_a_candidate_s_label_says_what_is_not_usual():
 EXACT = LOCAL_TASKS["demo-math-exact"]
 
 
+RANDOM_DRAWS = ("random", *(f"random:{seed}" for seed in range(1, 5)))
+
+
 @pytest.fixture(scope="module")
 def shipped(demo):
     records = BenchmarkStore([SHIPPED_STATS]).records(demo.identity, pytest.fail)
     return {record.candidate: record for record in records}
+
+
+def test_every_candidate_was_given_all_tasks(shipped):
+    wanted = {FULL}
+    for share in ("25%", "50%"):
+        wanted |= {f"{criterion}, {share}" for criterion in ("aimer", *RANDOM_DRAWS)}
+        for criterion in ("reap", "frequency", "man"):
+            wanted |= {f"{criterion}, demo-{text}, {share}" for text in ("code", "stories", "math")}
+    assert wanted == set(shipped)
+    for record in shipped.values():
+        assert {score.task for score in record.scores} == set(LOCAL_TASKS)
+        assert record.candidate == candidate_label(record.plan)
+        assert record.settings["limit"] is None
+
+
+def test_they_are_precise_enough_to_compare(shipped):
+    table = benchmark_table(shipped.values())
+    assert len(table) == 4 * len(shipped)
+    assert (table["stderr"] < 0.04).all()
+    assert table["value"].between(0, 1).all()
+    # Every one has its original model beside it.
+    assert table["full"].notna().all()
+    whole = table.loc[table["candidate"] == FULL]
+    assert (whole["value"] == whole["full"]).all()
+    # Four choices are guessed right one time in four, an answer never.
+    chance = whole["metric"].map(lambda name: 0.25 if name.startswith("acc") else 0.0)
+    assert (whole["value"] > chance + 5 * whole["stderr"]).all()
 
 
 @pytest.mark.parametrize("task", LOCAL_TASKS.values(), ids=LOCAL_TASKS)

@@ -1,7 +1,4 @@
-"""The demo's shipped evaluations: intervals by another bootstrap, and one of them made again.
-
-That they are all there, `tests/test_demo_records.py` says.
-"""
+"""The demo's shipped evaluations: whole, sane, and one of them made again."""
 
 from dataclasses import replace
 
@@ -21,14 +18,19 @@ from analysis.stats.store import StatsStore
 from pruning.engine.candidate import MeasureSettings, run_candidate
 from pruning.engine.full_side import run_full
 from pruning.measures.drawing import draw
-from pruning.measures.sample_settings import SampleSettings
+from pruning.measures.sample_settings import HELD_OUT, SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.plan import model_ref
 from pruning.plan.selection import select_experts
-from pruning.records.evaluation import EvaluationStore
+from pruning.records.evaluation import EvaluationStore, evaluation_table
 from pruning.records.quality import losses_at, plan_losses
 from pruning.records.quality_by_sample import difference
 from pruning.schedules import uniform
+
+CORPORA = {"demo-code", "demo-stories", "demo-math"}
+EVALUATED = {*CORPORA, "demo-recipes"}  # nothing was calibrated on recipes
+BLEND = "demo-code+demo-math+demo-stories"
+SEARCHED = ("frequency", "seer", "ean", "reap")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,34 @@ def shipped(demo):
     records = EvaluationStore([SHIPPED_STATS]).records(demo.identity, pytest.fail)
     own = shipped_lines("evaluations")
     return [record for record in records if record.record_id in own]
+
+
+@pytest.fixture(scope="module")
+def swept(shipped):
+    """Those of the sweep; the others are of plans of one size."""
+    return [record for record in shipped if record.plan.sparsity or not record.plan.criterion]
+
+
+def test_every_candidate_was_evaluated_on_every_corpus(shipped, swept):
+    table = evaluation_table(swept)
+    keys = ["criterion", "calibrated_on", "schedule", "sparsity", "corpus"]
+    candidates = {
+        *((name, corpus, "uniform") for name in ("reap", "frequency", "man") for corpus in CORPORA),
+        *((name, BLEND, "uniform") for name in ("reap", "frequency", "man", "ean", "damage")),
+        *((name, "", "uniform") for name in ("aimer", "random")),
+        *((f"random:{seed}", "", "uniform") for seed in range(1, 20)),
+        *(("ean", BLEND, name) for name in ("global", "global-rescaled")),
+    }
+    wanted = {(*candidate, share) for candidate in candidates for share in ("25%", "50%", "75%")}
+    # The best plan of each search that ships.
+    wanted |= {(name, "demo-code", "search", "50%") for name in SEARCHED}
+    wanted |= {("", "", "", "")}
+    found = table[keys].drop_duplicates().itertuples(index=False, name=None)
+    assert set(found) == {(*row, corpus) for row in wanted for corpus in EVALUATED}
+    assert {record.corpus["drawn"] for record in shipped} == {HELD_OUT}
+    assert {(record.num_samples, record.settings["dtype"]) for record in shipped} == {
+        (64, "float32")
+    }
 
 
 def in_documents(loss, documents):
@@ -88,6 +118,20 @@ def test_the_interval_of_a_difference_is_that_of_an_audit_by_documents(shipped, 
     assert width == pytest.approx(0.031 * windows**0.5, abs=0.003)
 
 
+def test_more_removed_is_worse_on_every_corpus(swept):
+    table = evaluation_table(swept)
+    esap = table[(table["measure"] == "esap") & (table["criterion"] != "")]
+    esap = esap[(esap["schedule"] != "search") & (esap["repaired_on"] == "")]
+    keys = ["criterion", "calibrated_on", "schedule", "corpus"]
+    by_size = esap.pivot_table(index=keys, columns="sparsity", values="mean")
+    assert (by_size["25%"] > by_size["50%"]).all()
+    assert (by_size["50%"] > by_size["75%"]).all()
+    reap = esap[(esap["criterion"] == "reap") & (esap["sparsity"] == "50%")]
+    reap = reap[reap["corpus"].isin(CORPORA)]
+    best = reap.loc[reap.groupby("corpus")["mean"].idxmax()]
+    assert (best["corpus"] == best["calibrated_on"]).all()
+
+
 def test_one_of_them_can_be_made_again(shipped, demo):
     (record,) = (
         evaluation
@@ -111,3 +155,44 @@ def test_one_of_them_can_be_made_again(shipped, demo):
     for name in ("esap", "nll"):
         # Another machine adds in another order; an expert may then be chosen for another.
         assert again.metrics[name].mean == pytest.approx(record.metrics[name].mean, abs=2e-3)
+
+
+def test_the_numbers_are_possible(shipped):
+    table = evaluation_table(shipped)
+    means = table[table["bits"] == ""].pivot_table(
+        index=["evaluation", "criterion"], columns="measure", values="mean"
+    )
+    whole = means.xs("", level="criterion")
+    assert (whole[["esap", "sap", "kl"]] == [1, 1, 0]).all(axis=None)
+    pruned = means.drop("", level="criterion")
+    assert ((pruned[["esap", "sap"]] > 0) & (pruned[["esap", "sap"]] < 1)).all(axis=None)
+    assert (pruned["kl"] > 0).all()
+    # SAP is a draw whose expectation is ESAP.
+    assert (pruned["sap"] - pruned["esap"]).abs().max() < 0.03
+
+
+def test_neurons_and_experts_were_evaluated_on_every_corpus(shipped, swept):
+    table = evaluation_table([record for record in shipped if record not in swept])
+    table = table[table["measure"] == "nll"]
+    # 77 of 192 experts, or as many neurons: 77 * 64 of 12,288.
+    assert table["removed"].tolist() == pytest.approx([77 / 192] * len(table), abs=1e-12)
+    wanted = {
+        *(("heapr", f"neurons by {scope}") for scope in ("global", "layer")),
+        ("camera-p", "neurons by layer"),
+        *((name, "neurons by global") for name in ("neuron-norms", "random")),
+        *((name, "uniform") for name in ("heapr", "reap", "random")),
+        *((f"random:{seed}", "uniform") for seed in (1, 2, 3, 4)),
+        ("heapr", "global"),
+    }
+    assert set(table["corpus"]) == EVALUATED
+    for corpus, rows in table.groupby("corpus"):
+        assert set(zip(rows["criterion"], rows["schedule"], strict=True)) == wanted
+        assert set(rows["calibrated_on"]) == {"", *CORPORA}
+        if corpus not in CORPORA:
+            continue
+        rows = rows[rows["calibrated_on"].isin(["", corpus])]
+        loss = rows.set_index(["criterion", "schedule"])["mean"]
+        whole = loss[~loss.index.get_level_values("schedule").str.startswith("neurons")]
+        claimed = loss["heapr", "neurons by global"]
+        assert claimed < loss["random", "neurons by global"]
+        assert claimed < whole.min()
