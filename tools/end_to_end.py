@@ -22,7 +22,7 @@ import typer
 from analysis.errors import UserError
 from analysis.files.durable import write_durably
 from analysis.files.naming import now
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.model.opening import load_model_index
 from pruning.plan.plan import PruningPlan, load_plan
 from pruning.plan.sizes import format_bytes, size_report

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import Final
 
-from analysis.files.own_package import needs_of
+from analysis.files.shipped import needs_of
 
 # Extra of pyproject.toml -> the module that tells whether it is installed.
 EXTRAS: Final = {

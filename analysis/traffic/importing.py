@@ -15,7 +15,7 @@ from analysis.corpora.weights import names_corpus
 from analysis.errors import StatsError
 from analysis.files.content import file_sha256
 from analysis.files.naming import digest_of, now, run_name
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.arrays import IntArray
 from analysis.progress import Progress

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from app.charts.theme import add_provenance
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 

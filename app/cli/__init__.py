@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from analysis.errors import UserError
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from app.cli.help import EVERYWHERE, Command, Group
 from app.cli.launch import speak_for_all, speak_up
 from app.console import err, finish, print_collected, speech

@@ -8,7 +8,7 @@ from streamlit.components.v2.get_bidi_component_manager import get_bidi_componen
 from streamlit.components.v2.manifest_scanner import ComponentConfig, ComponentManifest
 from streamlit.components.v2.types import ComponentRenderer
 
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 
 
 def component_of(folder: Path, *, html: str, css: str | None = None) -> ComponentRenderer:

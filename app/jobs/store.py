@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.errors import JobError
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.pace import Pace
 from analysis.progress import Progress
 from app.jobs.model import Job, JobState, is_stale

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import Annotated, Final
 
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted

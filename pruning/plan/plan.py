@@ -16,7 +16,7 @@ from analysis.errors import PlanError, wrong_schema
 from analysis.families.base import MOST_LAYERS
 from analysis.files.durable import write_durably
 from analysis.files.json_text import parse_json_once
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.files.text_file import read_text_file
 from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.plan.allocation import check_kept

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.lazy import np, pd
 from pruning.plan.allocation import check_kept
 from pruning.plan.constraints import Constraints

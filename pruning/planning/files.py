@@ -4,7 +4,7 @@ import numpy as np
 
 from analysis.errors import PlanError
 from analysis.files.json_text import parse_json_once
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.files.text_file import read_text_file
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths

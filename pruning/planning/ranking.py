@@ -15,7 +15,7 @@ from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import CRITERIA, Criterion
 from analysis.drain import drain
 from analysis.errors import PlanError
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.lazy import pd
 from analysis.machine.launcher import launched_world
 from analysis.model.moe_model import MoEModel

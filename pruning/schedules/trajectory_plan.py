@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from analysis.criteria.trajectory import PAPER, Trajectories, Weighing, follow_paths, follow_until
 from analysis.errors import PlanError
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.lazy import pd
 from analysis.ranking.experts import RANKING_COLUMNS, keeping_order, rank_of
 from pruning.plan.plan import Provenance, PruningPlan, model_ref

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import metadata_load
 
 from analysis.errors import ExportError, first_line
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.foreign_text import fenced, in_markdown
 from analysis.model.moe_model import MoEModel
 from pruning.plan.heads import HeadChoice, HeadPlan, heads_in_words

@@ -24,7 +24,7 @@ from analysis.errors import ExportError, UnsupportedModelError
 from analysis.families.base import WIDTHS_KEY
 from analysis.files.durable import PARTIAL, make_folder, partial_of, sync_folder, unwritable
 from analysis.files.home import from_home
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.modeling_file import MODELING_NAME, auto_map, modeling_file
 from analysis.progress import Costs, Parts, Progress, cost

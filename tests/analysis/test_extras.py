@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.machine.extras import EXTRAS, install_line
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]

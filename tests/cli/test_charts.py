@@ -20,8 +20,7 @@ from page_texts import parsed
 from shipped import shipped_run
 
 from analysis.errors import UserError
-from analysis.files.own_package import tool_version
-from analysis.files.shipped import SHIPPED_STATS
+from analysis.files.shipped import SHIPPED_STATS, tool_version
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from app.charts import theme

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.families.listing import FAMILIES
-from analysis.files.own_package import tool_version
+from analysis.files.shipped import tool_version
 from analysis.model.opening import load_model_index
 from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import Provenance, PruningPlan, keep_all, model_ref
