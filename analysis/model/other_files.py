@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from analysis.checkpoint.index import Checkpoint, Shard, is_copy
 from analysis.families.base import MoEFamily
-from analysis.families.head_names import head_of, is_tower, trunk_layer
+from analysis.model.heads import head_of, is_tower, trunk_layer
 from analysis.model.moe_model import MoEModel
 
 # Adapters of layers.

@@ -6,8 +6,8 @@ from typing import Any
 
 from analysis.errors import CheckpointError
 from analysis.families.base import HEAD_KEYS, SlotKind, any_of
-from analysis.families.head_names import is_tower
 from analysis.families.rules import whole_number
+from analysis.model.heads import is_tower
 from analysis.model.moe_model import EMBEDDING, MoEModel
 from analysis.model.outline import Shapes
 
