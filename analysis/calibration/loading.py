@@ -30,6 +30,7 @@ from analysis.families.native import register_native
 from analysis.families.needs import why_too_old
 from analysis.files.home import from_home
 from analysis.machine.launcher import launched_world, local_rank
+from analysis.model.loadable import unloadable
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from analysis.stats.groups import Group, misfit
@@ -309,7 +310,7 @@ def why_not_loaded(model: MoEModel, *, trusted: bool = False) -> str:
     own_code = trusted and model.checkpoint.config.get("auto_map")
     if not own_code and model.family.model_type not in CONFIG_MAPPING:
         return f"transformers has no class for {model.family.model_type!r}"
-    return model.unloadable
+    return unloadable(model)
 
 
 def check_loadable(model: MoEModel, *, trusted: bool = False) -> None:

@@ -11,7 +11,8 @@ from analysis.corpora.sources import Source
 from analysis.corpora.spec import corpus_name, parse_corpus
 from analysis.errors import CheckpointError, CorpusError, UnsupportedModelError
 from analysis.files.json_text import object_of
-from analysis.model.moe_model import DEQUANTISED, MoEModel
+from analysis.model.loadable import DEQUANTISED, unloadable
+from analysis.model.moe_model import MoEModel
 
 # Of a model whose layers do not run alone.
 NOT_STREAMED = "cannot be streamed layer by layer"
@@ -28,7 +29,7 @@ def check_quantisation(model: MoEModel) -> None:
     """Refuse a checkpoint of quantised weights that cannot be loaded."""
     if model.quantisation and model.quantisation not in DEQUANTISED:
         raise UnsupportedModelError(
-            f"{model.name} cannot be run, as {model.unloadable}; {' and '.join(DEQUANTISED)} can. "
+            f"{model.name} cannot be run, as {unloadable(model)}; {' and '.join(DEQUANTISED)} can. "
             "Use the checkpoint in full precision."
         )
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from analysis.checkpoint.fp8 import block_shape
 from analysis.errors import CheckpointError
 from analysis.families.base import MoEFamily, MoELayer, Slot, SlotKind
 from analysis.families.rules import whole_number
@@ -27,10 +26,6 @@ SCALES = re.compile(
 )
 _PACKED = re.compile(r".+\.(qweight|weight_packed)")
 _PACKED_BITS = 4
-# Quantisations that are undone on loading; checkpoints with others cannot be loaded.
-DEQUANTISED = ("fp8", "mxfp4")
-# Why not, of those that transformers puts in place of linear layers.
-_UNREAD = dict.fromkeys(("awq", "gptq"), "transformers packs linear layers, and it stacks experts")
 # The embedding and the head, which may be tied to it.
 EMBEDDING, OUTPUT_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 QUANTISED = "quantization_config"
@@ -149,57 +144,12 @@ class MoEModel:
         return settings
 
     @cached_property
-    def unloadable(self) -> str:
-        """Why its quantised weights cannot be loaded, on one line; empty if they can."""
-        if self.quantisation and self.quantisation not in DEQUANTISED:
-            why = _UNREAD.get(self.quantisation, f"only {' and '.join(DEQUANTISED)} are tried")
-            return f"checkpoints quantised with {self.quantisation} cannot be loaded: {why}"
-        for name, slot in self.slots.items() if self.quantisation == "fp8" else ():
-            if slot.kind is SlotKind.STACKED and slot.role.endswith("scale_inv"):
-                # Its dequantisation looks for scales of `weight`; others it leaves out in silence.
-                return (
-                    f"transformers would take the stacked experts of FP8 without their scales "
-                    f"({name}); use the model in bfloat16"
-                )
-        for entry, grid in self._scaled():
-            if not block_shape(entry.shape, grid.shape, self.stated_block):
-                return (
-                    f"{entry.name} cannot be dequantised: {list(entry.shape)} does not divide into "
-                    f"its {list(grid.shape)} scales, evenly or by `weight_block_size`; use the "
-                    "model in bfloat16"
-                )
-        return ""
-
-    @cached_property
-    def cut_blocks(self) -> str:
-        """Why transformers alone cannot dequantise it, on one line; empty if it can.
-
-        It derives blocks from the shapes, so that a last block that is cut is an error, or, where
-        the shapes divide, takes wrong scales in silence.
-        """
-        for entry, grid in self._scaled():
-            block = block_shape(entry.shape, grid.shape, self.stated_block)
-            if block and block != block_shape(entry.shape, grid.shape, None):
-                return (
-                    f"transformers cannot dequantise {entry.name}: {list(entry.shape)} does not "
-                    f"divide into its {list(grid.shape)} scales by blocks of {list(block)}"
-                )
-        return ""
-
-    @cached_property
     def stated_block(self) -> tuple[int, int] | None:
         """Rows and columns that share an FP8 scale, as config.json states them; None if not."""
         match self.quantisation_settings.get("weight_block_size"):
             case [int(rows), int(columns)] if rows > 0 and columns > 0:
                 return rows, columns
         return None
-
-    def _scaled(self) -> Iterator[tuple[TensorEntry, TensorEntry]]:
-        """Matrices of FP8 and their scales."""
-        for name, entry in self.checkpoint.tensors.items():
-            grid = self.checkpoint.tensors.get(f"{name}_scale_inv")
-            if grid is not None and len(grid.shape) == len(entry.shape) and 0 not in grid.shape:
-                yield entry, grid
 
     def num_weights(self, entry: TensorEntry) -> int:
         """Number of weights in a tensor: its elements, unless it is part of a quantised one."""

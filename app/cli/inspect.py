@@ -6,6 +6,7 @@ from analysis.calibration.config_outline import outline_model
 from analysis.families.base import HEAD_KEYS, MoELayer, SlotKind
 from analysis.model.heads import prediction_heads
 from analysis.model.hub_outline import hub_outline
+from analysis.model.loadable import unloadable
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
@@ -98,17 +99,17 @@ def _part_rows(model: MoEModel, report: SizeReport) -> list[tuple[str, str]]:
 
 def _not_calibrated(model: MoEModel) -> str:
     """What else works for a model that cannot be loaded; empty for others."""
-    if not model.unloadable:
+    if not unloadable(model):
         return ""
     return (
-        f" It cannot be calibrated, as {model.unloadable}; moeprune export prunes it by a plan "
+        f" It cannot be calibrated, as {unloadable(model)}; moeprune export prunes it by a plan "
         "made for the model that was quantised (--plan-model)."
     )
 
 
 def _following(request: ModelRequest, model: MoEModel) -> list[str]:
     """The next command, if there is one."""
-    if model.unloadable:
+    if unloadable(model):
         return []
     if without_weights(model) and with_weights(request.model) == WEIGHTS_ELSEWHERE:
         return [command_line("plan", request.model, "--config-only", *usual_budget(model))]

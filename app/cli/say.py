@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.lazy import pd
+from analysis.model.loadable import unloadable
 from analysis.model.moe_model import MoEModel
 from analysis.model.outline import without_weights
 from analysis.numbers.words import plain_rows
@@ -145,7 +146,7 @@ def say_counted(model: MoEModel, cut: CountPlan, request: SpecRequest) -> None:
         *("--corpus", "CORPUS", "--dry-run"),
         *option_words(request, only=("revision",)),
     )
-    finish(words, cut_numbers(cut), *(() if model.unloadable else (following,)))
+    finish(words, cut_numbers(cut), *(() if unloadable(model) else (following,)))
 
 
 def cut_numbers(cut: CountPlan) -> dict[str, object]:

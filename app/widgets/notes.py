@@ -7,6 +7,7 @@ from typing import Any, Final
 import streamlit as st
 
 from analysis.files.shipped import DEMO_MODEL
+from analysis.model.loadable import unloadable
 from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from app.report.sentences import DEMO_NOTE
@@ -23,7 +24,7 @@ def inform(text: str) -> None:
 
 def cannot_run(model: MoEModel) -> bool:
     """Whether a model cannot be run here, which is then said."""
-    if why := model.unloadable:
+    if why := unloadable(model):
         inform(
             f"{literal(model.name)} can be planned and exported, but neither calibrated nor "
             f"evaluated: {literal(why)}."

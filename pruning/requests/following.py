@@ -12,6 +12,7 @@ from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import PlanError
 from analysis.files.home import from_home
 from analysis.files.shipped import DEMO_MODEL
+from analysis.model.loadable import unloadable
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.ranking.choose import path_hint
@@ -43,7 +44,7 @@ def commands_after_plan(
     shared = ("--plan", str(path), *option_words(request, only=("revision",)))
     is_exported = is_written(plan.top_k, model.family)
     write = (export_command(request.model, *shared),) if is_exported else ()
-    if model.unloadable:
+    if unloadable(model):
         return write
     return evaluate_command(request, model, {path: plan}), *write
 
@@ -121,7 +122,7 @@ def _parts(run: Run) -> list[str]:
 def commands_after_checks(folder: Path) -> tuple[str, ...]:
     """The command that has an export answer, where it can."""
     model = load_model_index(str(folder))
-    if model.unloadable or not has_vocabulary(folder):
+    if unloadable(model) or not has_vocabulary(folder):
         return ()
     return (command_line("ask", str(folder), "--prompt", "A room is 7 m by 6 m. How large is it?"),)
 

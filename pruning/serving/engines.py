@@ -11,6 +11,7 @@ from typing import Final
 
 from analysis.families.base import WIDTHS_KEY
 from analysis.families.native import is_registered_here
+from analysis.model.loadable import cut_blocks, unloadable
 from analysis.model.moe_model import MoEModel
 from pruning.plan.experts_per_token import selecting
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, changes_nothing, removes_nothing
@@ -124,8 +125,8 @@ def contents_of(
         in_transformers=not is_registered_here(model.family.model_type),
         loads_part=model.family.loads_part,
         quantisation=model.quantisation,
-        unloadable=model.unloadable,
-        cut_blocks=model.cut_blocks,
+        unloadable=unloadable(model),
+        cut_blocks=cut_blocks(model),
         has_own_widths=bool(widths_by_layer),
         is_discovered=model.family.discovered,
         hides_rope=model.config.get("rope_theta") is None and base not in (None, DEFAULT_ROPE_BASE),

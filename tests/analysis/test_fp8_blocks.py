@@ -14,6 +14,7 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.weights import measure_weights
 from analysis.checkpoint.fp8 import block_shape
 from analysis.drain import drain
+from analysis.model.loadable import cut_blocks
 from analysis.model.opening import load_model_index
 from analysis.nonuniform.fp8_loading import take_cut_blocks
 from analysis.nonuniform.loading import load_pruned
@@ -29,7 +30,7 @@ def pair(tmp_path_factory):
 
 
 def test_a_layer_is_expected_to_take_more_while_it_is_dequantised(pair):
-    assert load_model_index(str(pair[0])).cut_blocks
+    assert cut_blocks(load_model_index(str(pair[0])))
     settings = CalibrationSettings(8, dtype="bfloat16")
     fp8, plain = (layer_sizes(load_model_index(str(path)), settings) for path in pair)
     assert fp8.around == plain.around

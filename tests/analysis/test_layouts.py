@@ -10,6 +10,7 @@ from hollow import experts, hollow
 
 from analysis.calibration.memory import active_params, estimate
 from analysis.errors import CheckpointError, UnsupportedModelError
+from analysis.model.loadable import cut_blocks, unloadable
 from analysis.model.opening import load_model_index
 from analysis.model.widths import computed_widths
 from pruning.plan.heads import HeadChoice
@@ -200,8 +201,8 @@ def test_scales_that_do_not_divide_their_matrix_are_named(tmp_path):
         tensors |= {name: ("F8_E4M3", (rows, 7168)), f"{name}_scale_inv": ("F32", (5, 56))}
         config = {**BARE, "quantization_config": quantised}
         model = load_model_index(str(hollow(tmp_path / str(rows), config, tensors)))
-        assert bool(model.cut_blocks) is (rows == 576)
-        assert not model.unloadable
+        assert bool(cut_blocks(model)) is (rows == 576)
+        assert not unloadable(model)
     estimate(model, make_sequences(), make_settings())
     # On GPUs that compute in FP8 transformers dequantises nothing; on others load_pruned does.
     found = by_engine(model)

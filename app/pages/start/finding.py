@@ -7,6 +7,7 @@ import streamlit as st
 
 from analysis.criteria import CRITERIA, criterion_label
 from analysis.errors import UserError
+from analysis.model.loadable import unloadable
 from app.charts.listing import CHARTS
 from app.charts.loss_by_size import clicked_plan
 from app.charts.overlap import pair_overlaps
@@ -265,7 +266,7 @@ def _chance(records: list[AnswerRecord], newest: AnswerRecord) -> list[AnswerRec
 
 def _prompt_form(loaded: Loaded, current_plan: CurrentPlan) -> None:
     """Ask the original model and this plan."""
-    if loaded.model.unloadable:
+    if unloadable(loaded.model):
         return
     with st.form("start.ask", border=False), st.container(horizontal=True):
         prompt = st.text_input(

@@ -6,6 +6,7 @@ import streamlit as st
 
 from analysis.corpora.spec import bare_name
 from analysis.files.shipped import DEMO_MODEL
+from analysis.model.loadable import unloadable
 from app.literal import literal, literal_in_badge
 from app.loaded import Loaded, loss_of_plan
 from app.pages.start.statistics import known_words
@@ -85,7 +86,7 @@ def _send(request: ActionRequest, about: str) -> None:
 def _calibrate(loaded: Loaded) -> None:
     names = ", ".join(bare_name(corpus) for corpus in loaded.runs)
     _heading(1, "Calibrate", is_done=bool(loaded.runs), done=names)
-    if loaded.model.unloadable:  # the part below says why
+    if unloadable(loaded.model):  # the part below says why
         st.text("It cannot run here.")
         return
     if _progress(loaded, "calibrate"):
