@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from analysis.model.heads import Head, prediction_heads
+from pruning.plan.sizes import BYTES, ModelPart, plan_parts, tensors_of
 
 if TYPE_CHECKING:
     from analysis.model.moe_model import MoEModel
@@ -105,3 +107,21 @@ def heads_in_words(model: MoEModel, heads: HeadPlan, ranked_by: str = "") -> str
         HeadChoice.DROP: "left out",
         HeadChoice.PRUNE: f"their experts pruned by {ranked_by}",
     }[heads.choice]
+
+
+def heads_bytes(model: MoEModel, plan: PruningPlan, choice: HeadChoice | None) -> int:
+    """Bytes that prediction heads take in an export beyond what `size_report` counts for them.
+
+    The plan is complete, see `fit_plan`; `choice` is possible, or None for the default.
+    """
+    heads = prediction_heads(model)
+    if choice is None or not heads:
+        return 0
+    full = int(tensors_of(model).heads[BYTES])
+    default = int(plan_parts(model, plan)[ModelPart.HEADS][BYTES])
+    if choice is not HeadChoice.PRUNE:
+        return (full if choice is HeadChoice.KEEP else 0) - default
+    removed = model.layers[-1].num_experts - max(map(len, plan.kept.values()))
+    located = (item for head in heads for item in chain(*head.located.values()))
+    nbytes = sum(item.entry.nbytes for item in located) // model.layers[-1].num_experts
+    return full - removed * nbytes - default

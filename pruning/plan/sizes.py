@@ -13,7 +13,6 @@ from decimal import ROUND_CEILING, Context, Decimal, InvalidOperation
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +26,6 @@ from analysis.numbers.arrays import IntArray
 from pruning.plan.active import Routing, active_experts, expert_shapes
 from pruning.plan.bit_sizes import bytes_in_bits
 from pruning.plan.experts_per_token import selecting
-from pruning.plan.heads import HeadChoice
 from pruning.plan.kept_neurons import KeptWidths, kept_widths
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, untied_embedding
 from pruning.plan.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
@@ -268,7 +266,7 @@ def _sizes(amounts: IntArray) -> IntArray:
     return np.concatenate((amounts, 2 * amounts[..., 1:]), -1)
 
 
-def _plan_parts(model: MoEModel, plan: PruningPlan) -> Parts:
+def plan_parts(model: MoEModel, plan: PruningPlan) -> Parts:
     """Sizes of the experts and neurons that a complete plan keeps."""
     tensors, experts = tensors_of(model), np.zeros(3, np.int64)
     shapes = expert_shapes(model) if plan.kept_neurons else {}
@@ -400,27 +398,9 @@ class SizeReport:
         return self.params_before * nbytes, (self.params_after + self.copied) * nbytes
 
 
-def heads_bytes(model: MoEModel, plan: PruningPlan, choice: HeadChoice | None) -> int:
-    """Bytes that prediction heads take in an export beyond what `size_report` counts for them.
-
-    The plan is complete, see `fit_plan`; `choice` is possible, or None for the default.
-    """
-    heads = prediction_heads(model)
-    if choice is None or not heads:
-        return 0
-    full = int(tensors_of(model).heads[BYTES])
-    default = int(_plan_parts(model, plan)[ModelPart.HEADS][BYTES])
-    if choice is not HeadChoice.PRUNE:
-        return (full if choice is HeadChoice.KEEP else 0) - default
-    removed = model.layers[-1].num_experts - max(map(len, plan.kept.values()))
-    located = (item for head in heads for item in chain(*head.located.values()))
-    nbytes = sum(item.entry.nbytes for item in located) // model.layers[-1].num_experts
-    return full - removed * nbytes - default
-
-
 def weight_bytes(model: MoEModel, plan: PruningPlan) -> int:
     """`SizeReport.bytes_after` alone, in a fraction of the report's time."""
-    return int(total_size(_plan_parts(model, fit_plan(plan, model)))[BYTES])
+    return int(total_size(plan_parts(model, fit_plan(plan, model)))[BYTES])
 
 
 def size_report(
@@ -435,7 +415,7 @@ def size_report(
     """
     original = keep_all(model)
     complete, tensors = fit_plan(plan or original, model), tensors_of(model)
-    parts = _plan_parts(model, complete)
+    parts = plan_parts(model, complete)
     before, after = (active_experts(model, plan, routing) for plan in (original, complete))
     return SizeReport(
         before=tensors.source,

@@ -15,9 +15,9 @@ from analysis.errors import ExportError
 from analysis.model.heads import prediction_heads
 from analysis.model.opening import load_model_index
 from builders import edit_json
-from pruning.plan.heads import HeadChoice, HeadPlan
+from pruning.plan.heads import HeadChoice, HeadPlan, heads_bytes
 from pruning.plan.plan import keep_all
-from pruning.plan.sizes import heads_bytes, size_report
+from pruning.plan.sizes import size_report
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.surgery.export import ExportSettings, prepare_export
 from pruning.surgery.head_ranking import WeighedHeads

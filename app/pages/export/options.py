@@ -16,9 +16,9 @@ from app.loaded import CurrentPlan, Loaded
 from app.session.data import settings
 from app.session.state import one_of
 from app.widgets.url_values import say_unknown
-from pruning.plan.heads import HeadChoice, HeadPlan, heads_depend_on
+from pruning.plan.heads import HeadChoice, HeadPlan, heads_bytes, heads_depend_on
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
-from pruning.plan.sizes import format_bytes, heads_bytes
+from pruning.plan.sizes import format_bytes
 from pruning.plan.widths import WidthChoice, WidthPlan, plan_widths
 from pruning.serving.engines import Contents, Verdict, contents_of, verdicts
 from pruning.serving.gguf import converter_options, find_converter
