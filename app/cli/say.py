@@ -12,7 +12,7 @@ from analysis.numbers.words import plain_rows
 from analysis.ranking.choose import Choice
 from analysis.stats.manifest import COUNTS_ALONE, Run
 from app.console import finish, note, out, ranges_of_rows, show_table
-from pruning.plan.active import Routing
+from pruning.plan.expert_sizes import Routing
 from pruning.plan.experts_per_token import is_written, top_k_words
 from pruning.plan.kept_neurons import count_neurons
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan

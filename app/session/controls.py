@@ -43,8 +43,8 @@ from app.session.state import (
     possible_steps,
     reads_gates,
 )
-from pruning.plan.bit_sizes import fewer_bits
 from pruning.plan.bits import FORMATS
+from pruning.plan.expert_sizes import fewer_bits
 from pruning.plan.experts_per_token import possible_top_k
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.plan.units import NeuronScope

@@ -10,8 +10,8 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from pruning.actions.action import Action, Call, Line, Note, Outcome, Section
 from pruning.actions.checks import checked
-from pruning.plan.bit_sizes import fits_k_types
 from pruning.plan.bits import FORMATS
+from pruning.plan.expert_sizes import fits_k_types
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.size_words import growth_words, less_in_words
 from pruning.plan.sizes import format_bytes

@@ -13,9 +13,9 @@ from analysis.progress import Progress
 from analysis.stats.store import stats_store
 from pruning.actions.action import Action, Call, Note, Outcome, Table
 from pruning.option import Option
-from pruning.plan.bit_sizes import fits_k_types
 from pruning.plan.bits import BY_LAYER, FORMATS, OWN
 from pruning.plan.budget import GIB, parse_gib
+from pruning.plan.expert_sizes import fits_k_types
 from pruning.plan.sizes import format_bytes
 from pruning.planning.front_words import (
     candidate_name,

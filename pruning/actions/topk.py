@@ -11,7 +11,7 @@ from pruning.actions.expected import expected_cost
 from pruning.actions.rounds import rounds_told
 from pruning.measures.curves import from_cost
 from pruning.measures.result import MEASURES
-from pruning.plan.active import active_experts
+from pruning.plan.expert_sizes import active_experts
 from pruning.plan.sizes import format_count
 from pruning.planning.per_token import order_per_token
 from pruning.requests.evaluation import TopKRequest

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 from analysis.lazy import pd
 from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.measures.store import Record, RecordStore, readable_records
-from pruning.plan.active import Routing
+from pruning.plan.expert_sizes import Routing
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
 from pruning.records.plan_facts import MADE_BY, PlanFacts, made_facts, plan_facts
 from pruning.surgery.manifest import Manifest

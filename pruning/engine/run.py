@@ -44,7 +44,7 @@ from pruning.measures.questions import Questions
 from pruning.measures.result import ACCEPTANCE, DECODED, RIGHT, Evaluation
 from pruning.measures.right_answers import MarkedAnswers, RightAnswers
 from pruning.measures.samples import SampleBatch, Samples, make_samples
-from pruning.plan.active import Routing
+from pruning.plan.expert_sizes import Routing
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all
 from pruning.records.evaluation import EvaluationRecord
 

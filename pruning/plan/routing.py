@@ -11,7 +11,7 @@ from analysis.ranking.choose import routed_runs
 from analysis.stats.blend import mixture_of
 from analysis.stats.manifest import Part
 from analysis.stats.reading import load_expert_stats
-from pruning.plan.active import Routing, counted_routing
+from pruning.plan.expert_sizes import Routing, counted_routing
 
 if TYPE_CHECKING:
     from analysis.model.moe_model import MoEModel

@@ -23,8 +23,7 @@ from analysis.lazy import pd
 from analysis.model.heads import beside_text, prediction_heads
 from analysis.model.widths import expert_widths, shared_tensors
 from analysis.numbers.arrays import IntArray
-from pruning.plan.active import Routing, active_experts, expert_shapes
-from pruning.plan.bit_sizes import bytes_in_bits
+from pruning.plan.expert_sizes import Routing, active_experts, bytes_in_bits, expert_shapes
 from pruning.plan.experts_per_token import selecting
 from pruning.plan.kept_neurons import KeptWidths, kept_widths
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, untied_embedding

@@ -16,8 +16,8 @@ import numpy as np
 
 from analysis.errors import PlanError
 from pruning.measures.allocator import LayerChoices, solve
-from pruning.plan.bit_sizes import whole_bytes_in_bits
 from pruning.plan.bits import FORMATS, OWN
+from pruning.plan.expert_sizes import whole_bytes_in_bits
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.plan.sizes import BYTES, format_bytes, size_up, tensors_of, weight_bytes
 

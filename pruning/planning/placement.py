@@ -17,9 +17,9 @@ import numpy as np
 
 from analysis.errors import PlanError
 from analysis.model.widths import computed_widths
-from pruning.plan.bit_sizes import check_fewer, expert_bytes_in_bits
 from pruning.plan.bits import OWN
 from pruning.plan.budget import Budget
+from pruning.plan.expert_sizes import check_fewer, expert_bytes_in_bits
 from pruning.plan.sizes import BYTES, ModelPart, format_bytes, size_up, tensors_of, total_size
 from pruning.plan.units import open_units
 from pruning.schedules import spend

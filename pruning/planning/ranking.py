@@ -29,8 +29,8 @@ from analysis.ranking.super_experts import SuperExperts, super_experts
 from analysis.stats.columns import Gate
 from analysis.stats.store import StatsStore
 from pruning.measures.curves import Sensitivity
-from pruning.plan.active import Routing
 from pruning.plan.budget import Budget
+from pruning.plan.expert_sizes import Routing
 from pruning.plan.plan import Provenance
 from pruning.plan.shown import DisplayMixin, Facts
 from pruning.plan.units import Units

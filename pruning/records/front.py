@@ -19,8 +19,8 @@ from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
 from analysis.ranking.leaderboard import pareto_front
 from pruning.measures.result import interval_of
-from pruning.plan.bit_sizes import fewer_bits
 from pruning.plan.bits import BY_LAYER
+from pruning.plan.expert_sizes import fewer_bits
 from pruning.plan.plan import NEURON_GRANULARITY, keep_all
 from pruning.plan.sizes import BYTES, ModelPart, size_report, size_up
 from pruning.records.evaluation import EvaluationStore

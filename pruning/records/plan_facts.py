@@ -14,8 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from analysis.criteria.base import Granularity
 from analysis.model.moe_model import MoEModel
 from pruning.measures.store import Count, Record, RecordPart, RunFacts, SampleFacts
-from pruning.plan.active import Routing
-from pruning.plan.bit_sizes import fewer_bits
+from pruning.plan.expert_sizes import Routing, fewer_bits
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, model_ref
 from pruning.plan.repair_reference import variant_words
 from pruning.plan.sizes import PARAMS, ModelPart, size_report

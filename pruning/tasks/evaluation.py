@@ -22,8 +22,8 @@ from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.drawing import Reading, draw
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.sample_settings import DEFAULT_SEED
-from pruning.plan.bit_sizes import check_fewer
 from pruning.plan.bits import OWN
+from pruning.plan.expert_sizes import check_fewer
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, with_top_k
 from pruning.plan.routing import measured_routing
 from pruning.planning.make import make_plan

@@ -15,7 +15,7 @@ from pruning.measurements.block import SampleSet
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.points import MOVES, WHOLE, Point, curve_points, fewer_points
-from pruning.plan.bit_sizes import check_fewer
+from pruning.plan.expert_sizes import check_fewer
 from pruning.plan.experts_per_token import fewer_in_all
 from pruning.plan.units import Units
 from pruning.planning.files import check_spec

@@ -13,9 +13,9 @@ from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.widths import expert_widths
 from analysis.stats.reading import load_expert_stats
 from analysis.stats.store import StatsStore
-from pruning.plan.active import active_experts
 from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Constraints
+from pruning.plan.expert_sizes import active_experts
 from pruning.plan.neuron_cuts import (
     expert_shares,
     field_of,

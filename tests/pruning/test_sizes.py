@@ -22,9 +22,9 @@ from builders import MODEL_TYPES, as_gib
 from builders.statistics import expert_stats
 from families.configs import BY_NAME, SOURCES
 from pruning import load_pruned
-from pruning.plan.active import active_experts, counted_routing, token_shares
 from pruning.plan.budget import SizeTarget, count_budget
 from pruning.plan.constraints import Constraints
+from pruning.plan.expert_sizes import active_experts, counted_routing, token_shares
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.plan.selection import neurons_left
 from pruning.plan.sizes import (
