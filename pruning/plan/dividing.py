@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
 from analysis.model.widths import scale_blocks
-from pruning.plan.parallel import Parallel
+from pruning.plan.constraints import Parallel
 
 if TYPE_CHECKING:
     from analysis.model.moe_model import MoEModel

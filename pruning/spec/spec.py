@@ -18,9 +18,8 @@ from analysis.errors import PlanError, UserError
 from analysis.numbers.sparsity import parse_sparsity
 from pruning.option import Option, checked, checked_by
 from pruning.plan.budget import SizeTarget
-from pruning.plan.constraints import Constraints, Limits
+from pruning.plan.constraints import Constraints, Limits, Parallel, parse_parallel
 from pruning.plan.dividing import divided
-from pruning.plan.parallel import Parallel, parse_parallel
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.plan.units import NeuronScope, parse_scope
 from pruning.plan.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode

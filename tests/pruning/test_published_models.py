@@ -19,7 +19,7 @@ from analysis.model.opening import load_model_index
 from analysis.model.outline import without_weights
 from builders import tiny_checkpoint
 from builders.fp8 import write_fp8_pair
-from pruning.plan.parallel import Parallel, parse_parallel
+from pruning.plan.constraints import Parallel, parse_parallel
 from pruning.plan.sizes import size_report
 from pruning.planning.count_plan import count_plan
 from pruning.spec.spec import spec_of
