@@ -23,7 +23,7 @@ from builders.statistics import expert_stats
 from pruning.plan.budget import Budget, count_budget
 from pruning.plan.plan import load_plan
 from pruning.plan.units import Units, apportion, expert_units
-from pruning.schedules.base import Evidence, Schedule
+from pruning.schedules.spreads import Evidence, Schedule
 from tools.reference.commands import all_commands, options_of
 from tools.reference.pages import COMMAND, stale
 

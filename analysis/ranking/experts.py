@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from analysis.criteria import Criterion, expert_score_of
-from analysis.errors import CriterionError
+from analysis.errors import CriterionError, PlanError
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray, IntArray
 from analysis.stats.columns import OPTIONAL_COLUMNS, Gate
 from analysis.stats.grid import Grid
 from analysis.stats.tables import ExpertStats, NoStats, WeightStats
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
 
 RANKING_COLUMNS = ("layer", "expert", "score", "saliency", "rank", "num_tokens")
 Stats = ExpertStats | WeightStats | NoStats
@@ -101,3 +107,26 @@ def rank_experts(criterion: Criterion, stats: Stats, gate: Gate) -> pd.DataFrame
         else pd.Series(pd.NA, index=range(len(score)), dtype="Int64")
     )
     return grid.index().assign(score=score, saliency=saliency, rank=ranks, num_tokens=num_tokens)
+
+
+def fold_ranking(
+    ranking: pd.DataFrame, layers: Sequence[MoELayer], column: str = "saliency"
+) -> FloatArray:
+    """(layers, most experts of a layer) values of a ranking, independent of the order of rows."""
+    grid = Grid(tuple(layers))
+    layer, expert = (ranking[name].to_numpy(np.int64) for name in ("layer", "expert"))
+    rows, columns = np.nonzero(grid.present)
+    wide = max(int(grid.counts.max(initial=0)), int(expert.max(initial=0)) + 1)
+    keys = layer * wide + expert  # one number for each expert of each layer
+    wanted = np.array([layer.index for layer in layers], dtype=np.int64)[rows] * wide + columns
+    order = np.argsort(keys)
+    ordered = keys[order]
+    places = np.searchsorted(ordered, wanted)
+    is_there = places < len(ordered)
+    if (
+        (ordered[1:] == ordered[:-1]).any()
+        or not is_there.all()
+        or (ordered[places] != wanted).any()
+    ):
+        raise PlanError("The ranking does not hold every expert of every layer exactly once.")
+    return grid.fold(ranking[column].to_numpy("float64")[order[places]])

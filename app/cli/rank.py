@@ -56,7 +56,7 @@ from pruning.planning.ranking import Ranking
 from pruning.requests.following import free_name, plan_command, usual_budget
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import BlendRequest, CompareRequest, OverlapRequest, ScoreRequest
-from pruning.schedules.shares import uniform
+from pruning.schedules.spreads import uniform
 from pruning.spec.base import command_line, option_words, repeated
 from pruning.spec.options import Switch
 from pruning.study import Study

@@ -63,7 +63,7 @@ from pruning.planning.choice import (
     schedule_label,
 )
 from pruning.schedules import SCHEDULES
-from pruning.schedules.shares import PATTERNS
+from pruning.schedules.spreads import PATTERNS
 from pruning.spec.spec import PlanSpec, spec_of
 
 _OTHERS_LOSE: Final = " The others lose more, so that the budget holds."

@@ -96,3 +96,9 @@ class Allocation:
         """r_l, the fraction removed from each layer, exact."""
         pairs = zip(self.layers, self.removed, strict=True)
         return tuple(Fraction(count, layer.num_experts) for layer, count in pairs)
+
+
+def allocation_of(layers: Sequence[MoELayer], removed: Sequence[int]) -> Allocation:
+    """The allocation that removes this many experts from each layer."""
+    keep = tuple(layer.num_experts - count for layer, count in zip(layers, removed, strict=True))
+    return Allocation(tuple(layers), keep)

@@ -39,12 +39,12 @@ from pruning.schedules import (
     Evidence,
     allocate,
     budget_notes,
+    counts_budget,
     get_schedule,
     read_counts,
     spend,
     uneven_note,
 )
-from pruning.schedules.counts import counts_budget
 
 if TYPE_CHECKING:
     from analysis.model.moe_model import MoEModel

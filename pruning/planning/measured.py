@@ -12,6 +12,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore
 from pruning.measures.curves import Curves, Sensitivity, curves_of, with_samples
 from pruning.measures.names import CostName
+from pruning.plan.allocation import allocation_of
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.plan import Provenance, PruningPlan, kept_by_layer, model_ref
@@ -22,7 +23,6 @@ from pruning.planning.make import neuron_units_of, neurons_removed, plan_with
 from pruning.planning.ranking import Ranking
 from pruning.records.sensitivity import OrderRef, SensitivityRecord, SensitivityStore
 from pruning.schedules import MEASURED
-from pruning.schedules.base import allocation_of
 from pruning.search.store import order_digest
 from pruning.spec.spec import BudgetSpec, PlanSpec, SpreadSpec
 

@@ -23,7 +23,7 @@ from analysis.model.widths import computed_widths
 from analysis.numbers.arrays import NeuronScores
 from analysis.progress import Progress
 from analysis.ranking.choose import Choice
-from analysis.ranking.experts import rank_experts
+from analysis.ranking.experts import fold_ranking, rank_experts
 from analysis.ranking.neurons import neuron_saliency, rank_neurons, read_neurons
 from analysis.ranking.super_experts import SuperExperts, super_experts
 from analysis.stats.columns import Gate
@@ -37,7 +37,7 @@ from pruning.plan.units import Units
 from pruning.planning.choice import row_counts
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
-from pruning.schedules import MEASURED, Evidence, fold_ranking
+from pruning.schedules import MEASURED, Evidence
 from pruning.search.store import SEARCH, order_digest, search_in
 from pruning.spec.base import command_line, option_words, repeated
 from pruning.spec.spec import FREQUENCY, LimitsSpec, PlanSpec, RankingSpec

@@ -4,9 +4,7 @@ Every schedule removes exactly the budget within the bounds of routers and const
 equal size are compared.
 """
 
-from analysis.numbers.sparsity import parse_sparsity
-from pruning.schedules.base import Evidence, Schedule
-from pruning.schedules.counts import counts_from_text, fit_counts, from_counts, read_counts
+from pruning.schedules.counts import counts_from_text, read_counts
 from pruning.schedules.listing import (
     MEASURED,
     SCHEDULES,
@@ -19,8 +17,15 @@ from pruning.schedules.listing import (
     spend,
     uneven_note,
 )
-from pruning.schedules.ranked import fold_ranking
-from pruning.schedules.shares import PATTERNS, uniform
+from pruning.schedules.spreads import (
+    PATTERNS,
+    Evidence,
+    Schedule,
+    counts_budget,
+    fit_counts,
+    from_counts,
+    uniform,
+)
 
 __all__ = [
     "MEASURED",
@@ -32,12 +37,11 @@ __all__ = [
     "allocate",
     "allocation_notes",
     "budget_notes",
+    "counts_budget",
     "counts_from_text",
     "fit_counts",
-    "fold_ranking",
     "from_counts",
     "get_schedule",
-    "parse_sparsity",
     "read_counts",
     "side_by_side",
     "spend",

@@ -1,10 +1,9 @@
-"""Counts from a file: how many experts each layer keeps or loses."""
+"""Reads files of counts: how many experts each layer keeps or loses."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,82 +12,13 @@ import yaml
 from analysis.errors import PlanError, yaml_problem
 from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
-from pruning.plan.allocation import Allocation, count_problem
-from pruning.plan.budget import Budget
 from pruning.plan.layer_words import ranges
-from pruning.plan.units import Removed, Units, apportion, check_total
-from pruning.schedules.base import Evidence, allocation_of
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
 
 _KINDS = ("kept", "removed")
 _MOST_BYTES = 1 << 24
-
-
-def counts_budget(units: Units, kept: Mapping[int, int], text: str) -> Budget:
-    """The budget that these counts spend."""
-    return Budget(sum(_removed(units, kept)), "file", text)
-
-
-def _removed(units: Units, kept: Mapping[int, int]) -> Removed:
-    rows = zip(units.layers, units.sizes, strict=True)
-    return tuple(size - kept[layer.index] for layer, size in rows)
-
-
-def from_counts(units: Units, kept: Mapping[int, int]) -> Allocation:
-    """The allocation of these counts.
-
-    If constraints fix a layer at another number, the other layers make up for the difference in
-    proportion to their experts, so that the total stays.
-    """
-    removed = spread_counts(units, counts_budget(units, kept, ""), Evidence(counts=kept))
-    return allocation_of(units.layers, removed)
-
-
-def fit_counts(units: Units, budget: Budget, kept: Mapping[int, int]) -> Allocation:
-    """The allocation nearest to these counts that spends the budget within the constraints.
-
-    Each layer moves to the nearest number that it can keep; then all layers make up for what the
-    budget misses, in proportion to their experts.
-    """
-    check_total(budget.total, units)
-    start = units.nearest(_removed(units, kept))
-    return allocation_of(units.layers, _balance(start, budget.total, units))
-
-
-def spread_counts(units: Units, budget: Budget, evidence: Evidence) -> Removed:
-    """See `from_counts`; a given budget must equal what the counts spend."""
-    kept = evidence.counts
-    if kept is None:
-        raise ValueError("the schedule's evidence is missing")
-    removed = _removed(units, kept)
-    if sum(removed) != budget.total:
-        raise PlanError(
-            f"The file removes {sum(removed)} experts, but {budget.text} is {budget.total}; "
-            "leave the budget out, or correct the file."
-        )
-    start, held_layers = units.nearest(removed), units.limits.held
-    for row in units.misfits(removed):
-        layer, size = units.layers[row], units.sizes[row]
-        if layer.index not in held_layers:
-            raise PlanError(
-                count_problem(layer, kept[layer.index])
-                or f"Layer {layer.index} would keep {kept[layer.index]} experts, but it can keep "
-                f"from {size - units.most[row]} to {size - units.least[row]} in steps of "
-                f"{units.step}; nearest: {size - start[row]}."
-            )
-    return _balance(start, budget.total, units)
-
-
-def _balance(start: Sequence[int], total: int, units: Units) -> Removed:
-    """Counts near `start` that sum to `total`; the difference is spread in proportion to sizes."""
-    missing = total - sum(start)
-    ends = zip(start, units.least, units.most, strict=True)
-    free = tuple(most - n if missing >= 0 else n - least for n, least, most in ends)
-    movable = replace(units, least=(0,) * len(free), most=free)
-    moved, sign = apportion(abs(missing), units.sizes, movable), 1 if missing >= 0 else -1
-    return tuple(n + sign * more for n, more in zip(start, moved, strict=True))
 
 
 def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:

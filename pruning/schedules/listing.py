@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, TypeVar
 from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray, rescale
+from pruning.plan.allocation import allocation_of
 from pruning.plan.budget import rounding_note, uniform_neighbours
 from pruning.plan.layer_words import ranges
 from pruning.plan.units import Removed, Units, expert_units, open_units
-from pruning.schedules.base import Evidence, Schedule, allocation_of
-from pruning.schedules.counts import spread_counts
-from pruning.schedules.ranked import remove_lowest
-from pruning.schedules.shares import PATTERNS, spread_evenly, spread_pattern
+from pruning.schedules.spreads import (
+    PATTERNS,
+    Evidence,
+    Schedule,
+    remove_lowest,
+    spread_counts,
+    spread_evenly,
+    spread_pattern,
+)
 
 if TYPE_CHECKING:
     from pruning.measures.curves import Sensitivity

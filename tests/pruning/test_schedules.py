@@ -12,19 +12,12 @@ from hypothesis import strategies as st
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from analysis.model.moe_model import ModelRef
+from analysis.ranking.experts import fold_ranking
 from pruning.plan.budget import count_budget, sparsity_budget, uniform_neighbours
 from pruning.plan.constraints import Constraints
 from pruning.plan.selection import select_experts
 from pruning.plan.units import expert_units
-from pruning.schedules import (
-    SCHEDULES,
-    Evidence,
-    allocate,
-    allocation_notes,
-    fold_ranking,
-    side_by_side,
-    uniform,
-)
+from pruning.schedules import SCHEDULES, Evidence, allocate, allocation_notes, side_by_side, uniform
 
 FOUR = tuple(MoELayer(index, 8, 2) for index in (1, 2, 4, 5))
 REF = ModelRef("some/model", "ab" * 32)

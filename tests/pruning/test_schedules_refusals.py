@@ -12,6 +12,7 @@ from allocations import ranked_globally
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
+from analysis.ranking.experts import fold_ranking
 from pruning.plan.allocation import Allocation, check_kept, count_reason
 from pruning.plan.budget import check_removes, count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
@@ -23,7 +24,6 @@ from pruning.schedules import (
     allocation_notes,
     budget_notes,
     counts_from_text,
-    fold_ranking,
     from_counts,
     read_counts,
     uniform,

@@ -9,7 +9,7 @@ from analysis.criteria.pathfinder import pathfinder
 from analysis.criteria.trajectory import follow_paths
 from analysis.errors import PlanError
 from analysis.model.opening import load_model_index
-from analysis.ranking.experts import rank_experts
+from analysis.ranking.experts import fold_ranking, rank_experts
 from analysis.stats.columns import MOMENT_COLUMNS
 from analysis.stats.grid import Grid
 from analysis.stats.samples import SamplePart, SampleStats
@@ -22,7 +22,7 @@ from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.plan import fit_plan, model_ref
 from pruning.plan.selection import select_experts
 from pruning.plan.units import expert_units
-from pruning.schedules import Evidence, allocate, fold_ranking
+from pruning.schedules import Evidence, allocate
 from pruning.schedules.trajectory_plan import Cut, budget_plan, path_ranking, union_plan
 
 

@@ -47,7 +47,7 @@ from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
 from pruning.requests.plan import SpecRequest
 from pruning.requests.search_settings import SearchSettings
 from pruning.schedules import PATTERNS
-from pruning.schedules.shares import pattern_weights
+from pruning.schedules.spreads import pattern_weights
 from pruning.search.fitness import MaskedRuns, Subject, masked_fitness, subject_of
 from pruning.search.run import Task, search
 from pruning.search.scores import Scores
