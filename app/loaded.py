@@ -33,7 +33,7 @@ from pruning.planning.comparing import (
     pair_of,
     with_counts_of,
 )
-from pruning.planning.make import PLAN_FILE, budget_of, experts_of, file_evidence
+from pruning.planning.make import PLAN_FILE, budget_of, experts_of
 from pruning.planning.neurons_compared import NeuronComparison, compare_neurons
 from pruning.planning.predicted import PredictedLoss
 from pruning.planning.ranking import Ranking, criterion_badge
@@ -42,6 +42,7 @@ from pruning.records.right_of_plans import in_short
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import SecondRequest
 from pruning.requests.repair import RepairRequest
+from pruning.schedules.counts import file_evidence
 from pruning.search.store import KnownSearch
 from pruning.spec.base import command_line
 from pruning.spec.spec import PlanSpec, spec_of
@@ -182,7 +183,7 @@ class Loaded:
             return share
         if spec.by_neuron:
             return "0%"  # a number or a size, whose share the chart of the plan shows
-        evidence = file_evidence(spec, self.model)
+        evidence = file_evidence(spec.spread.schedule_file, self.model.layers)
         removed = budget_of(spec, experts_of(spec, self.model), self.model, evidence)
         return as_percent(removed.total, self.model.num_experts)
 

@@ -32,7 +32,6 @@ from pruning.planning.files import plan_of_file
 from pruning.planning.make import (
     budget_of,
     experts_of,
-    file_evidence,
     make_plan,
     neuron_units_of,
     with_further_notes,
@@ -59,6 +58,7 @@ from pruning.records.quality import PlanLoss, stored_losses
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
+from pruning.schedules.counts import file_evidence
 from pruning.search.store import KnownSearch, SearchStore, order_digest, read_known
 from pruning.spec.spec import FREQUENCY, BudgetSpec, PlanSpec, SpreadSpec
 from pruning.surgery.source_checks import source_notes
@@ -271,7 +271,9 @@ class Study:
             units = expert_units(self.model.layers, spec.constraints_for(self.model))
             return units, sparsity_budget(units, spec.budget.sparsity, even=False)
         units = experts_of(spec, self.model)
-        return units, budget_of(spec, units, self.model, file_evidence(spec, self.model))
+        return units, budget_of(
+            spec, units, self.model, file_evidence(spec.spread.schedule_file, self.model.layers)
+        )
 
     def sizes(self, plan: PruningPlan) -> SizeReport:
         """Bytes, parameters and FLOPs before and after a plan."""

@@ -59,7 +59,7 @@ from pruning.planning.comparing import is_ordered
 from pruning.requests.ranking import SecondRequest
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import recipe_from_yaml
-from pruning.schedules import counts_from_text
+from pruning.schedules.counts import counts_from_text
 
 _UPLOAD, _REFUSED = "plan.upload", "plan.upload.refused"
 _TYPES: Final = ("json", "yaml", "yml", "csv")

@@ -12,8 +12,9 @@ from pruning.plan.budget import smaller_cut
 from pruning.plan.dividing import parallel_note
 from pruning.plan.plan import PruningPlan, model_ref, with_top_k
 from pruning.plan.sizes import SizeReport, size_report
-from pruning.planning.make import budget_of, experts_of, file_evidence
+from pruning.planning.make import budget_of, experts_of
 from pruning.schedules import allocate, allocation_notes
+from pruning.schedules.counts import file_evidence
 from pruning.spec.spec import PlanSpec, spec_of
 
 SHARES = ("25%", "50%", "75%")
@@ -30,7 +31,10 @@ class CountPlan:
 
 def count_plan(spec: PlanSpec, model: MoEModel) -> CountPlan:
     """Counts and sizes of a plan of experts by a schedule that needs no ranking."""
-    evidence, schedule = file_evidence(spec, model), spec.spread.schedule
+    evidence, schedule = (
+        file_evidence(spec.spread.schedule_file, model.layers),
+        spec.spread.schedule,
+    )
     units = experts_of(spec, model)
     budget = budget_of(spec, units, model, evidence)
     allocation = allocate(schedule, units, budget, evidence)

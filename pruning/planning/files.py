@@ -20,9 +20,10 @@ from pruning.plan.plan import (
     with_top_k,
 )
 from pruning.plan.units import check_total
-from pruning.planning.make import budget_of, experts_of, file_evidence, neuron_units_for, plan_with
+from pruning.planning.make import budget_of, experts_of, neuron_units_for, plan_with
 from pruning.planning.ranking import recorded
 from pruning.schedules import Evidence, allocate, get_schedule
+from pruning.schedules.counts import file_evidence
 from pruning.spec.spec import PlanSpec
 
 
@@ -84,7 +85,7 @@ def check_spec(spec: PlanSpec, model: MoEModel) -> None:
     if spec.spread.kept_experts is not None:
         read_keep_list(spec.spread.kept_experts, model.layers)
         return
-    evidence = file_evidence(spec, model)
+    evidence = file_evidence(spec.spread.schedule_file, model.layers)
     units = experts_of(spec, model)
     budget = budget_of(spec, units, model, evidence)
     if get_schedule(spec.spread.schedule).needs <= {"counts"}:

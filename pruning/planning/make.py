@@ -41,7 +41,6 @@ from pruning.schedules import (
     budget_notes,
     counts_budget,
     get_schedule,
-    read_counts,
     spend,
     uneven_note,
 )
@@ -161,7 +160,7 @@ def neuron_size_budget(
 
 def plan_experts(ranking: Ranking, spec: PlanSpec, units: Units) -> PruningPlan:
     """The plan of experts that a spec keeps of a ranking."""
-    evidence, schedule = evidence_of(ranking, spec), spec.spread.schedule
+    evidence, schedule = ranking.evidence_for(spec), spec.spread.schedule
     budget = budget_of(spec, units, ranking.model, evidence)
     allocation = allocate(schedule, units, budget, evidence)
     plan = select_experts(
@@ -221,19 +220,3 @@ def plan_rounding(plan: PruningPlan, model: MoEModel) -> str | None:
     made = plan.provenance.budget
     budget = Budget(made["removed"], made["kind"], made["asked"])
     return rounding_note(budget, [layer.num_experts for layer in model.layers])
-
-
-def evidence_of(ranking: Ranking, spec: PlanSpec) -> Evidence:
-    """What the schedule may look at, with the counts of its file."""
-    if spec.spread.is_measured:
-        ranking.curves_for(spec)  # refuses where nothing was measured
-    path = spec.spread.schedule_file
-    if path is None:
-        return ranking.evidence
-    return replace(ranking.evidence, counts=read_counts(path, ranking.model.layers))
-
-
-def file_evidence(spec: PlanSpec, model: MoEModel) -> Evidence:
-    """What a schedule may look at without a ranking: the counts of its file."""
-    path = spec.spread.schedule_file
-    return Evidence(counts=read_counts(path, model.layers) if path else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from pruning.planning.choice import row_counts
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
 from pruning.schedules import MEASURED, Evidence
+from pruning.schedules.counts import read_counts
 from pruning.search.store import SEARCH, order_digest, search_in
 from pruning.spec.base import command_line, option_words, repeated
 from pruning.spec.spec import FREQUENCY, LimitsSpec, PlanSpec, RankingSpec
@@ -197,6 +198,15 @@ class Ranking(DisplayMixin):
         if self.sensitivity is None:
             raise needs_sensitivity(self, spec)
         return self.sensitivity
+
+    def evidence_for(self, spec: PlanSpec) -> Evidence:
+        """What the schedule of a spec may look at, with the counts of its file."""
+        if spec.spread.is_measured:
+            self.curves_for(spec)  # refuses where nothing was measured
+        path = spec.spread.schedule_file
+        if path is None:
+            return self.evidence
+        return replace(self.evidence, counts=read_counts(path, self.model.layers))
 
     def provenance(self, spec: PlanSpec, units: Units, budget: Budget) -> Provenance:
         """How a plan was made."""

@@ -4,7 +4,6 @@ Every schedule removes exactly the budget within the bounds of routers and const
 equal size are compared.
 """
 
-from pruning.schedules.counts import counts_from_text, read_counts
 from pruning.schedules.listing import (
     MEASURED,
     SCHEDULES,
@@ -38,11 +37,9 @@ __all__ = [
     "allocation_notes",
     "budget_notes",
     "counts_budget",
-    "counts_from_text",
     "fit_counts",
     "from_counts",
     "get_schedule",
-    "read_counts",
     "side_by_side",
     "spend",
     "uneven_note",

@@ -13,6 +13,7 @@ from analysis.errors import PlanError, yaml_problem
 from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
 from pruning.plan.layer_words import ranges
+from pruning.schedules.spreads import Evidence
 
 if TYPE_CHECKING:
     from analysis.families.base import MoELayer
@@ -29,6 +30,11 @@ def read_counts(path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:
     """
     text = read_text_file("schedule", path, most_bytes=_MOST_BYTES)
     return counts_from_text(text, path, layers)
+
+
+def file_evidence(path: Path | None, layers: Sequence[MoELayer]) -> Evidence:
+    """What a schedule may look at without a ranking: the counts of its file, if it has one."""
+    return Evidence(counts=read_counts(path, layers) if path else None)
 
 
 def counts_from_text(text: str, path: Path, layers: Sequence[MoELayer]) -> dict[int, int]:

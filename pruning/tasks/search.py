@@ -18,7 +18,7 @@ from pruning.measures.drawing import draw
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.sample_settings import SampleSettings
 from pruning.planning.files import check_spec
-from pruning.planning.make import budget_of, evidence_of, units_of
+from pruning.planning.make import budget_of, units_of
 from pruning.planning.measured import sensitivity_on
 from pruning.planning.ranking import Ranking
 from pruning.records.sensitivity import SensitivityStore
@@ -244,7 +244,7 @@ def _refinement_request(
 ) -> SensitivityRequest:
     """The refinement of a plan that removes as many experts as the search does."""
     spec = ranking.spec
-    evidence = evidence_of(ranking, spec)
+    evidence = ranking.evidence_for(spec)
     budget = budget_of(spec, units_of(ranking, spec), ranking.model, evidence)
     rounds = recipe.sensitivity.refine if recipe.sensitivity else 0
     return measured.into(SensitivityRequest, remove=budget.total, refine=rounds)
@@ -261,7 +261,7 @@ def _make_problem(
 
     sequences = drawn_samples.sequences
     spec, schedule = ranking.spec, ranking.spec.spread.schedule
-    evidence = evidence_of(ranking, spec)
+    evidence = ranking.evidence_for(spec)
     units = units_of(ranking, spec)
     budget = budget_of(spec, units, ranking.model, evidence)
     scheduled = allocate(schedule, units, budget, evidence)

@@ -33,7 +33,7 @@ from pruning.plan.plan import plan_from_json
 from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.recipe_file import recipe_from_yaml
-from pruning.schedules import counts_from_text
+from pruning.schedules.counts import counts_from_text
 
 ROOT = Path(__file__).parents[2]
 HEADERS = {

@@ -29,15 +29,8 @@ from pruning.plan.layer_words import parse_counts, parse_experts, parse_numbers,
 from pruning.plan.plan import PruningPlan, model_ref
 from pruning.plan.sizes import size_report
 from pruning.plan.units import expert_units
-from pruning.schedules import (
-    Evidence,
-    allocate,
-    counts_budget,
-    from_counts,
-    read_counts,
-    side_by_side,
-    uniform,
-)
+from pruning.schedules import Evidence, allocate, counts_budget, from_counts, side_by_side, uniform
+from pruning.schedules.counts import read_counts
 
 THREE = tuple(MoELayer(index, 8, 2) for index in (0, 2, 3))
 GIB = 1 << 30

@@ -23,11 +23,10 @@ from pruning.schedules import (
     allocate,
     allocation_notes,
     budget_notes,
-    counts_from_text,
     from_counts,
-    read_counts,
     uniform,
 )
+from pruning.schedules.counts import counts_from_text, read_counts
 from pruning.schedules.listing import unbounded
 
 TWO = (MoELayer(1, 8, 2), MoELayer(3, 8, 2))

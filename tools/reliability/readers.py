@@ -71,7 +71,7 @@ from pruning.records.quality import candidates_at, plan_losses
 from pruning.records.variances import VarianceStore, variance_table
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.recipe_file import load_recipe, recipe_from_yaml
-from pruning.schedules import read_counts
+from pruning.schedules.counts import read_counts
 from pruning.search.evolution import initial_state
 from pruning.search.store import load_search, progress_of, search_in
 from pruning.spec.base import validated

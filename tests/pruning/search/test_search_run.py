@@ -26,7 +26,8 @@ from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.units import expert_units
 from pruning.requests.search_settings import SearchSettings
-from pruning.schedules import allocate, read_counts
+from pruning.schedules import allocate
+from pruning.schedules.counts import read_counts
 from pruning.search.costs import RunCosts, SearchTally
 from pruning.search.evolution import initial_state, starts_without_room
 from pruning.search.run import search

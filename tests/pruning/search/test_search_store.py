@@ -12,7 +12,7 @@ from analysis.numbers.words import time_in_words
 from builders import put, resealed
 from pruning.planning.searches import most_candidates, start_seconds
 from pruning.requests.recipe import SearchSection
-from pruning.schedules import read_counts
+from pruning.schedules.counts import read_counts
 from pruning.search.store import (
     SearchStore,
     best_fitting,
