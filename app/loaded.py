@@ -22,8 +22,8 @@ from app.tables.saliency_grid import SaliencyGrid, rank
 from pruning.measures.curves import Sensitivity
 from pruning.plan.budget import Budget
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
-from pruning.plan.repair_reference import tokens_words, variant_words
 from pruning.plan.units import Units
+from pruning.plan.variant_words import tokens_words, variant_words
 from pruning.planning.choice import corpora_words, schedule_words, scopes_of
 from pruning.planning.comparing import (
     SpecPair,

@@ -21,7 +21,7 @@ from analysis.ranking.published import PAPERS
 from app.cli import cli
 from builders.statistics import expert_stats
 from pruning.plan.budget import Budget, count_budget
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.plan.units import Units, apportion, expert_units
 from pruning.schedules.spreads import Evidence, Schedule
 from tools.reference.commands import all_commands, options_of

@@ -24,7 +24,8 @@ from analysis.files.durable import write_durably
 from analysis.files.naming import now
 from analysis.files.shipped import tool_version
 from analysis.model.opening import load_model_index
-from pruning.plan.plan import PruningPlan, load_plan
+from pruning.plan.plan import PruningPlan
+from pruning.plan.plan_file import load_plan
 from pruning.plan.sizes import format_bytes, size_report
 from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe

@@ -15,7 +15,7 @@ from analysis.errors import StatsError
 from pruning.measures.result import MEASURES, SampleCount, SampleValues, interval_or_none
 from pruning.measures.store import readable_records
 from pruning.plan.plan import NEURON_GRANULARITY
-from pruning.plan.repair_reference import variant_words
+from pruning.plan.variant_words import variant_words
 from pruning.planning.choice import corpora_words, schedule_words
 from pruning.records.evaluation import (
     EvaluationRecord,

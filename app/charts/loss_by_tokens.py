@@ -12,7 +12,7 @@ from analysis.criteria import get_criterion
 from analysis.errors import StatsError
 from app.charts.chart import Drawing, chart, made_by, model_fact
 from app.charts.overlap_by_tokens import panels_by_tokens
-from pruning.plan.repair_reference import variant_words
+from pruning.plan.variant_words import variant_words
 from pruning.records.subsets import SubsetStore, subset_table
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from app.charts.theme import OVER_TITLES, Look, apply_theme, ink, muted
 from app.charts.traces import series, signed
 from pruning.measures.store import readable_records
 from pruning.plan.plan import NEURON_GRANULARITY
-from pruning.plan.repair_reference import variant_words
+from pruning.plan.variant_words import variant_words
 from pruning.planning.choice import schedule_words
 from pruning.records.evaluation import EvaluationRecord, EvaluationStore, evaluation_table
 from pruning.records.plan_facts import VARIANT_COLUMNS

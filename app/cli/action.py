@@ -14,7 +14,8 @@ from app.cli.files import save_plan, write_result, write_table
 from app.console import finish, follow, note, note_command, say, show_table, show_texts
 from pruning.actions.action import Action, Call, Line, Note, Outcome, Section, Table, Texts
 from pruning.actions.listing import SENTENCES, action
-from pruning.plan.plan import PruningPlan, load_plan
+from pruning.plan.plan import PruningPlan
+from pruning.plan.plan_file import load_plan
 from pruning.requests.model import ModelRequest
 from pruning.tasks import Steps
 

@@ -15,7 +15,7 @@ from pruning.actions.action import Call
 from pruning.actions.benchmark import ACTION
 from pruning.benchmarks.record import BenchmarkRecord
 from pruning.option import Option
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest
 from pruning.spec.base import flags_of, flat_fields
 from pruning.tasks.benchmark import benchmarks_as_json, import_results

@@ -12,7 +12,8 @@ from analysis.files.text_file import near_file
 from analysis.model.moe_model import MoEModel
 from app.console import note
 from pruning.option import Option
-from pruning.plan.plan import PruningPlan, fit_plan, load_plan
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.plan_file import load_plan
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -48,7 +48,8 @@ from pruning.plan.budget import (
     sparsity_budget,
 )
 from pruning.plan.experts_per_token import top_k_words
-from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, load_plan, removes_nothing
+from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, removes_nothing
+from pruning.plan.plan_file import load_plan
 from pruning.plan.routing import plan_routing
 from pruning.plan.super_experts import super_note
 from pruning.plan.tables import (

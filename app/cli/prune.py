@@ -25,7 +25,8 @@ from pruning.actions.search import ACTION as SEARCHING
 from pruning.plan.bits import bits_words
 from pruning.plan.copies import plan_for_copy
 from pruning.plan.kept_neurons import check_cuttable
-from pruning.plan.plan import PruningPlan, keep_all, load_plan
+from pruning.plan.plan import PruningPlan, keep_all
+from pruning.plan.plan_file import load_plan
 from pruning.plan.super_experts import super_note
 from pruning.planning.files import check_spec
 from pruning.planning.make import plan_rounding

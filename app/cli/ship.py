@@ -20,7 +20,8 @@ from pruning.actions.expected import told
 from pruning.actions.export import ACTION
 from pruning.option import Option
 from pruning.plan.copies import plan_for_copy
-from pruning.plan.plan import NEURON_GRANULARITY, load_plan
+from pruning.plan.plan import NEURON_GRANULARITY
+from pruning.plan.plan_file import load_plan
 from pruning.plan.routing import plan_routing
 from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.requests.model import ExportRequest

@@ -12,7 +12,7 @@ from pruning.actions.action import Call
 from pruning.actions.sweep import ACTION
 from pruning.measures.result import MEASURES
 from pruning.option import Option
-from pruning.plan.repair_reference import variant_words
+from pruning.plan.variant_words import variant_words
 from pruning.records.evaluation import evaluation_table
 from pruning.records.plan_facts import VARIANT_COLUMNS
 from pruning.records.quality import is_random

@@ -18,7 +18,8 @@ from analysis.files.durable import written_durably
 from analysis.model.moe_model import MoEModel
 from app.session.data import settings
 from app.session.keeping import remembered
-from pruning.plan.plan import PruningPlan, fit_plan, plan_from_json
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.plan_file import plan_from_json
 
 MOST_BYTES: Final = 256 * 2**20  # of all files; beyond them those go that were not used for longest
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")

@@ -53,7 +53,8 @@ from app.widgets.controls import (
 from app.widgets.notes import inform
 from app.widgets.plan_bar import lost_note, no_plan, plan_line
 from app.widgets.sidebar import blend_sliders, model_and_calibration
-from pruning.plan.plan import fit_plan, plan_from_json
+from pruning.plan.plan import fit_plan
+from pruning.plan.plan_file import plan_from_json
 from pruning.planning.choice import percent_removing, possible_percents
 from pruning.planning.comparing import is_ordered
 from pruning.requests.ranking import SecondRequest

@@ -8,8 +8,9 @@ from analysis.model.moe_model import MoEModel
 from pruning.actions.action import Call
 from pruning.plan.bits import bits_words
 from pruning.plan.experts_per_token import top_k_words
-from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
-from pruning.plan.repair_reference import repaired_name, tokens_words
+from pruning.plan.plan import PruningPlan, fit_plan, takes_repair
+from pruning.plan.plan_file import plan_from_dict
+from pruning.plan.variant_words import repaired_name, tokens_words
 from pruning.records.plan_facts import PlanFacts
 
 

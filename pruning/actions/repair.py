@@ -8,7 +8,8 @@ from analysis.numbers.words import time_in_words
 from analysis.stats.rates import expected_seconds
 from pruning.actions.action import Action, Call, Note, Outcome, Table
 from pruning.actions.expected import by_what
-from pruning.plan.plan import fit_plan, plan_from_dict
+from pruning.plan.plan import fit_plan
+from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.sizes import format_bytes
 from pruning.records.repair import RepairRecord
 from pruning.requests.following import evaluate_command

@@ -11,7 +11,7 @@ from pruning.actions.rounds import rounds_told
 from pruning.measures.curves import Sensitivity, from_cost
 from pruning.measures.result import MEASURES
 from pruning.plan.bits import BITS, FORMATS
-from pruning.plan.repair_reference import repaired_name
+from pruning.plan.variant_words import repaired_name
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.following import next_plan
 from pruning.spec.base import option_words, repeated

@@ -11,7 +11,8 @@ from analysis.traffic.importing import TrafficImport, count_traffic, usual_name
 from analysis.traffic.layout import Layout
 from pruning.actions.action import Action, Call, Note, Outcome, Table
 from pruning.option import Option
-from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.plan_file import plan_from_dict
 from pruning.planning.traffic_fit import TrafficFit, fit_of, kept_by
 from pruning.requests.model import ActionRequest
 from pruning.spec import options

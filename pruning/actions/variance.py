@@ -15,7 +15,7 @@ from pruning.actions.action import Action, Call, Outcome, Table
 from pruning.actions.candidates import candidate_names, plans_by_file, plans_by_name
 from pruning.option import Option
 from pruning.plan.plan import PruningPlan, keep_all
-from pruning.plan.repair_reference import repaired_name
+from pruning.plan.variant_words import repaired_name
 from pruning.records.variances import VarianceRecord, VarianceStore, variance_table
 from pruning.requests.evaluation import HeldOutRequest, OneCorpus, SweepRequest
 from pruning.requests.following import evaluate_command

@@ -1,4 +1,4 @@
-"""PruningPlan: which experts stay, why, and of which model. Reads and writes plan.json."""
+"""PruningPlan: which experts stay, why, and of which model. Writes plan.json."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from analysis.errors import PlanError, wrong_schema
-from analysis.families.base import MOST_LAYERS
+from analysis.errors import PlanError
 from analysis.files.durable import write_durably
-from analysis.files.json_text import parse_json_once
 from analysis.files.shipped import tool_version
-from analysis.files.text_file import read_text_file
 from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.plan.allocation import check_kept
 from pruning.plan.bits import (
     BitsMixin,
     fit_layer_bits,
-    layer_bits_from_json,
     ordered_layer_bits,
 )
 from pruning.plan.experts_per_token import (
@@ -31,7 +27,6 @@ from pruning.plan.experts_per_token import (
     even_top_k,
     fit_top_k,
     ordered_top_k,
-    top_k_from_json,
     top_k_text,
     top_k_to_json,
 )
@@ -39,36 +34,27 @@ from pruning.plan.kept_neurons import (
     KeptNeurons,
     counts_by_layer,
     fit_neurons,
-    neurons_from_json,
     neurons_text,
     neurons_to_json,
     ordered_neurons,
 )
-from pruning.plan.layer_words import MOST_DIGITS, ranges
-from pruning.plan.repair_reference import Repair, repair_from_json
+from pruning.plan.layer_words import ranges
 from pruning.plan.shown import DisplayMixin, Facts
 
 if TYPE_CHECKING:
     from analysis.checkpoint.index import TensorEntry
 
 SCHEMA_VERSION = 1
-# A key of another JSON file that people have -> what that file is.
-_OTHER_FILES = {
-    **dict.fromkeys(("metrics", "evaluations", "evaluation_id"), "a result of `moeprune evaluate`"),
-    "benchmarks": "a result of `moeprune benchmark`",
-    "architectures": "the configuration of a model",
-}
-_PLANS_IN_FOLDERS = ("plan.json", "moeprune_manifest.json")  # of a search, of an export
 EXPERT_GRANULARITY = "expert"
 NEURON_GRANULARITY = "neuron"
-_ATOMIC = "atomic"  # neuron, after HEAPr's atomic experts: in digests and in older plans
+ATOMIC = "atomic"  # neuron, after HEAPr's atomic experts: in digests and in older plans
 KEEP_LIST_NAME = "kept_experts.json"  # in an export
 _GRANULARITIES = (EXPERT_GRANULARITY, NEURON_GRANULARITY)
 
 
 def digest_word(granularity: str) -> str:
     """A granularity as digests of plans and records have it."""
-    return _ATOMIC if granularity == NEURON_GRANULARITY else granularity
+    return ATOMIC if granularity == NEURON_GRANULARITY else granularity
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +85,48 @@ class Provenance:
         kind = self.budget.get("kind")
         is_size = kind in ("shrink", "params", "size")
         return self.sparsity or (f"{kind} {self.budget.get('asked')}" if is_size else "")
+
+
+def layer_file(layer: int) -> str:
+    """Name of the file of a layer's new projections."""
+    return f"layer-{layer:05d}.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A repair, by its record; with its files once they are found."""
+
+    record_id: str
+    digest: str  # of its plan, its text and the bytes of its files
+    corpora: tuple[str, ...] = ()  # names of those that it was fitted on
+    tokens: int = 0  # of them together
+    folder: Path | None = field(default=None, compare=False)  # of its files
+
+    @property
+    def words(self) -> str:
+        """What it was fitted on, for people."""
+        return f"fitted on {self.tokens:,} tokens of {', '.join(self.corpora) or 'unknown corpora'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in plan.json."""
+        return {
+            "record_id": self.record_id,
+            "digest": self.digest,
+            "corpora": list(self.corpora),
+            "tokens": self.tokens,
+        }
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Name -> file of all layers that gained something, as far as they are here."""
+        paths = sorted(self.folder.glob("layer-*.safetensors")) if self.folder else ()
+        return {path.name: path for path in paths}
+
+    def file(self, layer: int) -> Path:
+        """The file of a layer, which may be absent."""
+        if self.folder is None:
+            raise PlanError(f"The files of the repair {self.record_id} were not looked up.")
+        return self.folder / layer_file(layer)
 
 
 @dataclass(frozen=True, repr=False)
@@ -362,92 +390,3 @@ def keep_all(model: MoEModel) -> PruningPlan:
     """The plan that removes nothing."""
     kept = {layer.index: tuple(range(layer.num_experts)) for layer in model.layers}
     return PruningPlan(model_ref(model), kept, Provenance(tool_version=tool_version()))
-
-
-def plan_from_dict(raw: object) -> PruningPlan:
-    """The plan in parsed JSON."""
-    if not isinstance(raw, dict):
-        raise PlanError("The plan is not a JSON object; `moeprune plan` writes one.")
-    schema = raw.get("schema_version")
-    if schema != SCHEMA_VERSION:
-        again = "make the plan again with `moeprune plan`"
-        raise PlanError(wrong_schema("The plan", schema, SCHEMA_VERSION, again))
-    if raw.get("granularity") == _ATOMIC:
-        raw = {**raw, "granularity": NEURON_GRANULARITY, "kept_neurons": raw.get("kept_atoms")}
-    granularity = raw.get("granularity", EXPERT_GRANULARITY)
-    kept_raw = raw.get("kept", None if granularity == EXPERT_GRANULARITY else {})
-    if not isinstance(kept_raw, dict):
-        raise PlanError("The plan has no 'kept': layer -> ids of the experts that stay.")
-    neurons = raw.get("kept_neurons", None if granularity == NEURON_GRANULARITY else {})
-    try:
-        model = ModelRef(str(raw["model"]["name"]), str(raw["model"]["identity"]))
-        kept = {}
-        if (depth := len(kept_raw)) > MOST_LAYERS:
-            raise PlanError(f"The plan names {depth} layers; no model has more than {MOST_LAYERS}.")
-        for key, ids in kept_raw.items():
-            if not (key.isascii() and key.isdigit() and len(key) <= MOST_DIGITS):
-                raise PlanError(f"The plan names layer {key!r}, which is not a decoder index.")
-            if not isinstance(ids, list) or any(type(expert) is not int for expert in ids):
-                raise PlanError(f"The plan's experts of layer {key} are not a list of integers.")
-            kept[int(key)] = tuple(sorted(ids))
-        provenance = _provenance(raw)
-    except (KeyError, TypeError, AttributeError) as error:
-        what = f"at {error}" if isinstance(error, KeyError) else "in its model, kept or how it came"
-        raise PlanError(f"The plan is malformed {what}.") from error
-    repair = repair_from_json(raw.get("repair"))
-    bits, layer_bits = raw.get("bits", ""), layer_bits_from_json(raw.get("layer_bits", {}))
-    neurons, top_k = neurons_from_json(neurons), top_k_from_json(raw.get("top_k", 0), kept)
-    return PruningPlan(
-        *(model, kept, provenance, granularity, neurons, repair, bits, layer_bits), top_k=top_k
-    )
-
-
-def _provenance(raw: Mapping[str, Any]) -> Provenance:
-    words = ("criterion", "gate", "schedule", "sparsity", "tool_version")
-    lists = {key: raw.get(key, []) for key in ("corpora", "runs")}
-    names = ("budget", "schedule_parameters", "constraints", "spec", "rows")
-    objects = {key: raw.get(key, {}) for key in names}
-    for key, value in lists.items():
-        if not isinstance(value, list):
-            raise PlanError(f"The plan's {key!r} is not a list.")
-    for key, value in objects.items():
-        if not isinstance(value, dict):
-            raise PlanError(f"The plan's {key!r} is not an object.")
-    values: dict[str, Any] = {key: str(raw.get(key, "")) for key in words} | objects
-    values |= {key: tuple(map(str, entries)) for key, entries in lists.items()}
-    if type(tokens := raw.get("tokens", 0)) is not int:
-        raise PlanError("The plan's 'tokens' is no number.")
-    values["tokens"] = tokens
-    return Provenance(**values)
-
-
-def plan_from_json(text: str | bytes) -> PruningPlan:
-    """The plan in the text of a plan.json, or of an export's manifest."""
-    try:
-        raw = parse_json_once(text)
-    except ValueError as error:
-        raise PlanError(
-            f"The plan is not valid JSON: {error}; `moeprune plan` writes one."
-        ) from error
-    if isinstance(raw, dict):
-        for key, kind in _OTHER_FILES.items():
-            if key in raw and "kept" not in raw:
-                raise PlanError(f"It is {kind}, not a plan; give the plan.json of `moeprune plan`.")
-    if not isinstance(raw, dict) or "plan_digest" not in raw:
-        return plan_from_dict(raw)
-    plan = plan_from_dict(raw.get("plan"))  # in the manifest of an export
-    if plan.digest != raw["plan_digest"]:
-        raise PlanError("It is damaged: its plan does not have its plan_digest; export again.")
-    return plan
-
-
-def load_plan(path: Path, *, model: MoEModel | None = None) -> PruningPlan:
-    """Read plan.json, or the plan of a search's or an export's folder; `model` is `fit_plan`'s."""
-    files = (path / name for name in _PLANS_IN_FOLDERS)
-    path = next((file for file in files if file.is_file()), path)
-    text = read_text_file("plan", path)
-    try:
-        plan = plan_from_json(text)
-        return plan if model is None else fit_plan(plan, model)
-    except PlanError as error:
-        raise PlanError(f"{path}: {error}") from error

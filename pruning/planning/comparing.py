@@ -10,13 +10,8 @@ from analysis.model.moe_model import MoEModel
 from analysis.numbers.sparsity import as_percent
 from analysis.ranking.compare import CriterionDecision
 from analysis.ranking.experts import saliency_grid
-from pruning.plan.plan import (
-    EXPERT_GRANULARITY,
-    NEURON_GRANULARITY,
-    PruningPlan,
-    fit_plan,
-    plan_from_dict,
-)
+from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY, PruningPlan, fit_plan
+from pruning.plan.plan_file import plan_from_dict
 from pruning.planning.ranking import Ranking
 from pruning.requests.plan import SpecRequest
 from pruning.requests.ranking import SecondRequest

@@ -11,14 +11,8 @@ from analysis.model.widths import expert_widths
 from pruning.plan.experts_per_token import check_top_k, fewer_in_all
 from pruning.plan.keep_list import read_keep_list
 from pruning.plan.kept_neurons import check_cuttable, neurons_from_json
-from pruning.plan.plan import (
-    Provenance,
-    PruningPlan,
-    fit_plan,
-    model_ref,
-    plan_from_dict,
-    with_top_k,
-)
+from pruning.plan.plan import Provenance, PruningPlan, fit_plan, model_ref, with_top_k
+from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.units import check_total
 from pruning.planning.make import budget_of, experts_of, neuron_units_for, plan_with
 from pruning.planning.ranking import recorded

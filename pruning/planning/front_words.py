@@ -8,8 +8,8 @@ from analysis.criteria import criterion_label
 from analysis.ranking.leaderboard import pareto_front
 from pruning.plan.bits import FORMATS, bits_words
 from pruning.plan.plan import NEURON_GRANULARITY
-from pruning.plan.repair_reference import variant_words
 from pruning.plan.sizes import format_bytes
+from pruning.plan.variant_words import variant_words
 from pruning.planning.choice import corpora_words, schedule_words
 from pruning.records.front import Front
 from pruning.records.plan_facts import VARIANT_COLUMNS

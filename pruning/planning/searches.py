@@ -10,7 +10,6 @@ import yaml
 from analysis.files.naming import digest_of, run_name
 from analysis.model.moe_model import MoEModel
 from analysis.stats.manifest import Run
-from pruning.plan.repair_reference import FORWARDS
 from pruning.planning.ranking import Ranking
 from pruning.planning.recipes import recipe_of
 from pruning.requests.evaluation import SensitivityRequest
@@ -32,6 +31,8 @@ _CALIBRATION_SLOWER: Final = 5.0
 _START_UP: Final = (5.0, 30.0)
 # Bytes per second at which weights are assumed to load: from a fast disk, and over a network.
 _READING: Final = (2 * 2**30, 2**28)
+# Forward passes of the text that a whole repair takes at most, fitting included.
+_REPAIR_FORWARDS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,9 @@ def repair_seconds(tokens: int, nbytes: int, runs: Sequence[Run]) -> tuple[float
     speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
     if not any(speeds):
         return None
-    parts = zip(start_seconds(nbytes), _seconds(FORWARDS * tokens, max(speeds)), strict=True)
+    parts = zip(
+        start_seconds(nbytes), _seconds(_REPAIR_FORWARDS * tokens, max(speeds)), strict=True
+    )
     low, high = map(sum, parts)
     return low, high
 

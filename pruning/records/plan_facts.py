@@ -16,8 +16,8 @@ from analysis.model.moe_model import MoEModel
 from pruning.measures.store import Count, Record, RecordPart, RunFacts, SampleFacts
 from pruning.plan.expert_sizes import Routing, fewer_bits
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, model_ref
-from pruning.plan.repair_reference import variant_words
 from pruning.plan.sizes import PARAMS, ModelPart, size_report
+from pruning.plan.variant_words import variant_words
 from pruning.spec.spec import PlanSpec
 
 # The values of `variant_words`.

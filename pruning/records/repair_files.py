@@ -7,9 +7,8 @@ from pathlib import Path
 from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.stats.places import record_folders
-from pruning.plan.plan import PruningPlan
-from pruning.plan.repair_reference import REPAIRS, Repair
-from pruning.records.repair import RepairRecord
+from pruning.plan.plan import PruningPlan, Repair
+from pruning.records.repair import REPAIRS, RepairRecord
 from pruning.records.repaired_tensors import AGAIN, check_tensors, repaired_tensors
 
 

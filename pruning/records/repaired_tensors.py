@@ -9,7 +9,7 @@ from analysis.checkpoint.index import TensorEntry
 from analysis.errors import ExportError
 from analysis.model.fp8_matrices import fp8_matrix
 from analysis.model.moe_model import MoEModel
-from pruning.plan.repair_reference import Repair
+from pruning.plan.plan import Repair
 
 AGAIN = "make it again with `moeprune repair`"
 

@@ -18,8 +18,7 @@ from analysis.files.durable import write_durably, written_durably
 from analysis.model.loaded_block import loaded_block
 from analysis.model.moe_model import MoEModel
 from pruning.engine.repaired_weights import DOWN, DownTensors, SourceDown, cannot, down_tensors
-from pruning.plan.plan import PruningPlan
-from pruning.plan.repair_reference import layer_file
+from pruning.plan.plan import PruningPlan, layer_file
 from pruning.records.repair import LayerFit
 from pruning.repair.expert_store import ExpertStore
 from pruning.repair.solver import COLUMNS, SplitRows, fit_layer

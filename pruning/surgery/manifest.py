@@ -18,9 +18,10 @@ from analysis.files.content import read_whole
 from analysis.files.durable import PARTIAL
 from analysis.files.json_text import parse_json_once
 from pruning.plan.heads import HeadPlan
-from pruning.plan.plan import PruningPlan, plan_from_dict
-from pruning.plan.repair_reference import content_digest
+from pruning.plan.plan import PruningPlan
+from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.widths import WidthChoice
+from pruning.records.repair import content_digest
 
 MANIFEST_NAME = "moeprune_manifest.json"
 SCHEMA_VERSION = 1

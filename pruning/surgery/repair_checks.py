@@ -7,8 +7,7 @@ from pathlib import Path
 from analysis.errors import ExportError
 from analysis.families.base import SlotKind
 from analysis.model.moe_model import MoEModel
-from pruning.plan.plan import PruningPlan
-from pruning.plan.repair_reference import layer_file
+from pruning.plan.plan import PruningPlan, layer_file
 from pruning.records.repair_files import repair_folder
 from pruning.records.repaired_tensors import RepairedTensor, repaired_dtype, repaired_tensors
 from pruning.surgery.manifest import Manifest

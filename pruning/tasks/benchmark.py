@@ -23,7 +23,8 @@ from pruning.benchmarks.record import (
     candidate_of_plan,
     new_benchmark,
 )
-from pruning.plan.plan import PruningPlan, keep_all, model_ref, plan_from_dict
+from pruning.plan.plan import PruningPlan, keep_all, model_ref
+from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.routing import measured_routing
 from pruning.records.plan_facts import PlanFacts
 from pruning.requests.benchmark import BenchmarkRequest, ImportRequest

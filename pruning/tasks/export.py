@@ -14,14 +14,8 @@ from analysis.model.opening import load_model_index
 from analysis.progress import Costs, Parts, Progress, Whole, changed, cost
 from analysis.stats.store import StatsStore, stats_store
 from pruning.plan.heads import HeadChoice, HeadRanking, heads_bytes, heads_depend_on, heads_in_words
-from pruning.plan.plan import (
-    KEEP_LIST_NAME,
-    NEURON_GRANULARITY,
-    PruningPlan,
-    fit_plan,
-    plan_from_dict,
-    with_top_k,
-)
+from pruning.plan.plan import KEEP_LIST_NAME, NEURON_GRANULARITY, PruningPlan, fit_plan, with_top_k
+from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.sizes import parse_size, weight_bytes
 from pruning.plan.widths import WidthChoice, WidthMode, plan_widths
 from pruning.planning.ship_verdict import recorded_verdict

@@ -14,7 +14,8 @@ from analysis.model.moe_model import MoEModel
 from analysis.stats.places import record_folders
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.store import RecordStore
-from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict
+from pruning.plan.plan import PruningPlan, fit_plan
+from pruning.plan.plan_file import plan_from_dict
 from pruning.records.repair_files import checked_record, with_repair_files
 from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe

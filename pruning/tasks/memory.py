@@ -8,7 +8,7 @@ from analysis.model.moe_model import EMBEDDING, OUTPUT_HEAD, MoEModel
 from analysis.model.opening import load_model_index
 from analysis.model.parts import weights_by_part
 from pruning.plan.bits import OWN
-from pruning.plan.plan import plan_from_dict
+from pruning.plan.plan_file import plan_from_dict
 from pruning.requests.calibration import seq_len_of
 from pruning.requests.evaluation import (
     EvaluateRequest,

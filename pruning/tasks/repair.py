@@ -11,7 +11,8 @@ from analysis.model.opening import load_model_index
 from analysis.progress import Costs, Parts, Progress, Whole
 from analysis.ranking.choose import path_hint, run_by_corpus
 from analysis.stats.store import stats_store
-from pruning.plan.plan import PruningPlan, fit_plan, plan_from_dict, takes_repair
+from pruning.plan.plan import PruningPlan, fit_plan, takes_repair
+from pruning.plan.plan_file import plan_from_dict
 from pruning.records.repair import RepairRecord, RepairStore
 from pruning.records.repair_files import with_repair_files
 from pruning.requests.model import ModelRequest

@@ -22,8 +22,8 @@ from app.report.decision import (
 )
 from pruning.measures.right_answers import RightAnswers
 from pruning.plan.heads import HeadPlan
-from pruning.plan.plan import fit_plan, keep_all, plan_from_dict
-from pruning.plan.repair_reference import Repair
+from pruning.plan.plan import Repair, fit_plan, keep_all
+from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.sizes import format_bytes, size_report
 from pruning.records.cost import cost_of
 from pruning.records.kept_answers import AnswerStore

@@ -20,7 +20,7 @@ from analysis.files.shipped import SHIPPED_STATS
 from app.jobs.kinds import KINDS
 from app.session.data import settings
 from builders import ROWS
-from pruning.plan.plan import plan_from_dict
+from pruning.plan.plan_file import plan_from_dict
 from pruning.records.evaluation import EvaluationStore
 
 HAND = {"model": "once", "sparsity": "50%", "set": by_hand("4.3.2", (0, 2, 3))}

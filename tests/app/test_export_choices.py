@@ -17,7 +17,8 @@ from app.session.job_queue import job_store
 from builders import tiny_checkpoint
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.plan.plan import PruningPlan, model_ref, plan_from_dict
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.sizes import format_bytes, weight_bytes
 from pruning.plan.widths import WidthMode
 from pruning.planning.make import make_plan

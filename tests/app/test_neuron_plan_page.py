@@ -27,7 +27,7 @@ from app.session.plan_data import shown_neurons
 from app.widgets.neuron_sizes import saved_sentence
 from pruning import load_pruned
 from pruning.plan.kept_neurons import count_neurons
-from pruning.plan.plan import plan_from_json
+from pruning.plan.plan_file import plan_from_json
 from pruning.requests.machine import Machine
 from pruning.requests.recipe_file import recipe_from_yaml
 from pruning.requests.recipe_steps import spec_request

@@ -29,7 +29,8 @@ from app.session.plan_state import OnScreen, edited_cells
 from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.layer_words import counts_words, ranges
-from pruning.plan.plan import keep_all, plan_from_json
+from pruning.plan.plan import keep_all
+from pruning.plan.plan_file import plan_from_json
 from pruning.plan.units import expert_units
 from pruning.planning.choice import (
     SCHEDULE_NAMES,

@@ -23,7 +23,7 @@ from builders import ROWS
 from builders.measured import altered
 from pruning.actions.sweep import ACTION
 from pruning.measurements.block import ORIGINAL
-from pruning.plan.plan import plan_from_dict, plan_from_json
+from pruning.plan.plan_file import plan_from_dict, plan_from_json
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.repair import LayerFit, RepairRecord, RepairStore
 from pruning.requests.evaluation import SweepRequest

@@ -23,7 +23,7 @@ from analysis.stats.store import stats_store
 from app.jobs.model import JobState
 from app.jobs.process import signal_worker
 from app.jobs.store import JobStore
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.planning.searches import estimate_search
 from pruning.requests.plan import SpecRequest
 from pruning.requests.recipe import SearchSection

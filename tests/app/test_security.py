@@ -29,7 +29,7 @@ from app.server import server_config
 from app.session import data
 from app.session.uploads import MEGABYTES, uploaded_text
 from app.tables.spreadsheets import csv_text
-from pruning.plan.plan import plan_from_json
+from pruning.plan.plan_file import plan_from_json
 from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.requests.recipe_file import recipe_from_yaml

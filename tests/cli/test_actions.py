@@ -22,7 +22,7 @@ from app.widgets.action_form import form_fields
 from builders.traffic import write_traces
 from pruning import Model
 from pruning.actions.listing import SENTENCES, action
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.spec.base import flat_fields, is_plan, validated
 
 _TEXT = {"corpora": ("{blue}",), "samples": 3, "seq_len": 8}

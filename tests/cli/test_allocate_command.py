@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from analysis.model.opening import load_model_index
-from pruning.plan.plan import fit_plan, keep_all, load_plan
+from pruning.plan.plan import fit_plan, keep_all
+from pruning.plan.plan_file import load_plan
 from pruning.plan.sizes import weight_bytes
 from pruning.planning.measured_bits import bits_costs
 from pruning.records.sensitivity import SensitivityStore

@@ -14,7 +14,7 @@ from analysis.model.opening import load_model_index
 from app.jobs.store import JobStore
 from builders import edit_json
 from builders.traffic import write_traces
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from analysis.stats.places import default_stats_dir
 from analysis.stats.writing import save_expert_stats
 from builders import tiny_model
 from builders.statistics import expert_stats
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.plan.sizes import size_report
 
 ROOT = Path(__file__).parents[2]

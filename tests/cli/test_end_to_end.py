@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from analysis.errors import UserError
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.plan.sizes import format_bytes
 from pruning.requests.machine import Machine
 from pruning.requests.recipe_file import load_recipe

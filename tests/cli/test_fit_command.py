@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.model.opening import load_model_index
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 
 BITS = {"8": (8, 2), "4": (4, 2), "2": (2, 4)}  # a code, and the scales of a group
 

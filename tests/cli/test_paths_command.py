@@ -9,7 +9,8 @@ from analysis.corpora.spec import corpus_name
 from analysis.model.opening import load_model_index
 from builders import tiny_checkpoint
 from builders.tokens import write_ids
-from pruning.plan.plan import PruningPlan, load_plan, model_ref
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.plan_file import load_plan
 from pruning.plan.sizes import size_report
 from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe

@@ -12,7 +12,7 @@ from analysis.model.opening import load_model_index
 from analysis.stats.rates import keep_rates, known_rates
 from analysis.stats.store import stats_store
 from builders import tiny_checkpoint
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.planning.files import check_spec
 from pruning.requests.machine import Machine
 from pruning.requests.recipe_file import load_recipe

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.model.opening import load_model_index
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import LOSS
 from pruning.records.repair import RepairStore

@@ -18,7 +18,7 @@ from analysis.numbers.words import small
 from app import console
 from app.cli import COMMANDS, load
 from pruning.actions.listing import action
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.plan.sizes import size_report
 from pruning.records.quality import LossIncrease
 from pruning.requests.model import ExportRequest

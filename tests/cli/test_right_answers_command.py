@@ -12,7 +12,7 @@ from analysis.corpora.sources import seeded_order
 from analysis.demo.held_out import benchmark_texts
 from analysis.files.shipped import DEMO_CHECKPOINT
 from pruning.model import Model
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 
 QUESTIONS, LENGTH = 4, 72
 WORDS = ("--measure", "nll", "--samples", "2", "--questions", QUESTIONS, "--dtype", "float32")

@@ -20,7 +20,7 @@ from app.jobs.worker import CancelSwitch, run_task
 from pruning.measurements.block import Block
 from pruning.measurements.table import Measurements
 from pruning.measures.points import WHOLE
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.store import load_search

@@ -12,7 +12,8 @@ from analysis.drain import drain
 from analysis.model.opening import load_model_index
 from pruning.measurements.table import Measurements
 from pruning.measures.curves import curves_of
-from pruning.plan.plan import keep_all, load_plan
+from pruning.plan.plan import keep_all
+from pruning.plan.plan_file import load_plan
 from pruning.plan.sizes import weight_bytes
 from pruning.planning.measured_bits import bits_costs
 from pruning.records.sensitivity import SensitivityStore

@@ -13,7 +13,8 @@ from analysis.model.opening import load_model_index
 from analysis.pace import Pace
 from analysis.progress import changed
 from pruning.actions.listing import action
-from pruning.plan.plan import fit_plan, load_plan, plan_from_dict
+from pruning.plan.plan import fit_plan
+from pruning.plan.plan_file import load_plan, plan_from_dict
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
 from pruning.requests.model import ExportRequest, WeightsRequest
 from pruning.requests.recipe_steps import SearchRequest

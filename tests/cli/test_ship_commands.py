@@ -19,7 +19,8 @@ from builders.tokens import random_ids
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
 from layouts.small_packed import original_of, small_packed
-from pruning.plan.plan import PruningPlan, load_plan, model_ref
+from pruning.plan.plan import PruningPlan, model_ref
+from pruning.plan.plan_file import load_plan
 from pruning.surgery.manifest import SourceRecord, read_manifest
 
 

@@ -7,7 +7,8 @@ import pytest
 from analysis.model.opening import load_model_index
 from analysis.stats.store import stats_store
 from pruning.measures.points import MEASURES
-from pruning.plan.plan import keep_all, load_plan
+from pruning.plan.plan import keep_all
+from pruning.plan.plan_file import load_plan
 from pruning.plan.sizes import size_report
 from pruning.records.sensitivity import SensitivityStore
 

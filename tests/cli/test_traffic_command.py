@@ -11,7 +11,7 @@ from analysis.model.opening import load_model_index
 from analysis.stats.reading import load_expert_stats
 from analysis.stats.store import StatsStore
 from builders.traffic import npy, random_rows, write_traces
-from pruning.plan.plan import load_plan
+from pruning.plan.plan_file import load_plan
 
 
 @pytest.fixture

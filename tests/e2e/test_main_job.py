@@ -26,7 +26,7 @@ from tabs import (
 from transformers import AutoModelForCausalLM
 
 from app.jobs.model import JobState
-from pruning.plan.plan import plan_from_dict
+from pruning.plan.plan_file import plan_from_dict
 
 START = re.compile("experts gone: ")
 BLEND = "corpora=demo-code&corpora=demo-math&corpora=demo-stories"  # in equal parts

@@ -20,8 +20,8 @@ from builders import edit_json, tiny_model
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model as tiny_case
 from pruning.engine.masking import masked
-from pruning.plan.plan import PruningPlan, fit_plan, keep_all, plan_from_dict, with_top_k
-from pruning.plan.repair_reference import Repair
+from pruning.plan.plan import PruningPlan, Repair, fit_plan, keep_all, with_top_k
+from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.sizes import size_report
 from pruning.plan.tables import plan_summary
 from pruning.planning.make import make_plan

@@ -10,7 +10,8 @@ from analysis.families.base import MoELayer
 from analysis.model.opening import load_model_index
 from pruning.model import Model
 from pruning.plan.keep_list import read_keep_list
-from pruning.plan.plan import KEEP_LIST_NAME, load_plan
+from pruning.plan.plan import KEEP_LIST_NAME
+from pruning.plan.plan_file import load_plan
 from pruning.spec.spec import spec_of
 
 LAYERS = (MoELayer(0, 4, 2), MoELayer(3, 6, 2))

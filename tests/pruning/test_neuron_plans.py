@@ -23,7 +23,8 @@ from families.settings import WIDTH
 from families.tiny_models import tiny_model
 from pruning.engine.masking import masked
 from pruning.plan.constraints import Constraints
-from pruning.plan.plan import fit_plan, load_plan, plan_from_dict, plan_from_json
+from pruning.plan.plan import fit_plan
+from pruning.plan.plan_file import load_plan, plan_from_dict, plan_from_json
 from pruning.plan.units import NeuronScope
 
 OLMOE = BY_NAME["olmoe"]

@@ -16,7 +16,8 @@ from analysis.model.moe_model import ModelRef
 from analysis.model.opening import load_model_index
 from pruning.plan.budget import count_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.plan import Provenance, PruningPlan, load_plan, model_ref, plan_from_json
+from pruning.plan.plan import Provenance, PruningPlan, model_ref
+from pruning.plan.plan_file import load_plan, plan_from_json
 from pruning.plan.selection import select_experts
 from pruning.plan.tables import (
     DIFF_COLUMNS,

@@ -25,7 +25,8 @@ from families.configs import BY_NAME
 from pruning.engine.masking import masked
 from pruning.engine.quantised import quantised
 from pruning.plan.bits import BITS, FORMATS, GROUP, OWN, bits_words
-from pruning.plan.plan import PruningPlan, fit_plan, keep_all, plan_from_dict
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all
+from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.sizes import BYTES, ModelPart, size_report, weight_bytes
 from pruning.requests.evaluation import EvaluateRequest
 from pruning.spec.base import validated

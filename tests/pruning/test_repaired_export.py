@@ -29,7 +29,8 @@ from families.tiny_models import tiny_model
 from pruning.engine.masking import masked
 from pruning.model import Model
 from pruning.plan.copies import plan_for_copy
-from pruning.plan.plan import PruningPlan, fit_plan, model_ref, plan_from_dict
+from pruning.plan.plan import PruningPlan, fit_plan, model_ref
+from pruning.plan.plan_file import plan_from_dict
 from pruning.records.repair import RepairStore
 from pruning.records.repair_files import stored_repair, with_repair_files
 from pruning.requests.model import ExportRequest

@@ -17,7 +17,7 @@ from analysis.progress import Progress
 from analysis.stats.store import stats_store
 from pruning.measures.drawing import draw
 from pruning.measures.sample_settings import BEYOND, SampleSettings
-from pruning.plan.plan import plan_from_dict
+from pruning.plan.plan_file import plan_from_dict
 from pruning.planning.make import make_plan
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest

@@ -18,7 +18,8 @@ from analysis.stats.reading import load_expert_stats, read_vectors
 from analysis.stats.store import read_run
 from analysis.stats.stored_tables import read_parquet
 from pruning.plan.keep_list import read_keep_list
-from pruning.plan.plan import KEEP_LIST_NAME, load_plan
+from pruning.plan.plan import KEEP_LIST_NAME
+from pruning.plan.plan_file import load_plan
 from pruning.records.evaluation import EvaluationRecord
 from pruning.requests.recipe_file import load_recipe
 from pruning.schedules.counts import read_counts

@@ -37,7 +37,8 @@ from app.jobs.store import JobStore
 from pruning.measurements.block import SEAL, Block, SampleSet
 from pruning.measurements.table import Measurements
 from pruning.measures.result import SampleSums
-from pruning.plan.plan import keep_all, plan_from_json
+from pruning.plan.plan import keep_all
+from pruning.plan.plan_file import plan_from_json
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 
 DEEP = "[" * 200_000 + "]" * 200_000

@@ -21,7 +21,8 @@ from pruning.engine.full_side import run_full
 from pruning.measures.drawing import draw
 from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
-from pruning.plan.plan import PruningPlan, load_plan
+from pruning.plan.plan import PruningPlan
+from pruning.plan.plan_file import load_plan
 from pruning.search.store import load_search
 
 SAMPLES = 128

@@ -11,7 +11,7 @@ from analysis.demo.listing import DEMO_CORPORA
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from pruning.plan.bits import FORMATS
-from pruning.plan.repair_reference import repaired_name, tokens_words
+from pruning.plan.variant_words import repaired_name, tokens_words
 from pruning.planning.front_words import loss_text
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.front import stored_front

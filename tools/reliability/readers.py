@@ -62,7 +62,8 @@ from pruning.benchmarks.record import BenchmarkStore, benchmark_table
 from pruning.measurements.block import SEAL
 from pruning.measures.points import sample_ids
 from pruning.plan.keep_list import read_keep_list
-from pruning.plan.plan import PruningPlan, fit_plan, keep_all, load_plan, model_ref, plan_from_json
+from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
+from pruning.plan.plan_file import load_plan, plan_from_json
 from pruning.plan.sizes import size_report
 from pruning.planning.files import neurons_of_file
 from pruning.records.bins import BinsStore, bins_overview

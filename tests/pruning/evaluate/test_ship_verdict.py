@@ -6,7 +6,8 @@ import pytest
 
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
-from pruning.plan.plan import PruningPlan, keep_all, plan_from_dict, with_top_k
+from pruning.plan.plan import PruningPlan, keep_all, with_top_k
+from pruning.plan.plan_file import plan_from_dict
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.plan_facts import PlanFacts
 from pruning.records.quality import LossIncrease, PlanLoss, plan_losses

@@ -25,7 +25,8 @@ from builders.repairs import KEPT, plan_for, token_sequences
 from pruning.engine.masking import masked
 from pruning.engine.run import Evaluations, run_evaluations
 from pruning.measures.drawn_samples import DrawnSamples
-from pruning.plan.plan import keep_all, plan_from_dict
+from pruning.plan.plan import keep_all
+from pruning.plan.plan_file import plan_from_dict
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.repair import RepairStore
 from pruning.records.repair_files import with_repair_files

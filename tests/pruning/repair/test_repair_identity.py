@@ -15,7 +15,8 @@ from analysis.files.naming import digest_of
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders.repairs import plan_for, token_sequences
-from pruning.plan.plan import fit_plan, plan_from_dict
+from pruning.plan.plan import fit_plan
+from pruning.plan.plan_file import plan_from_dict
 from pruning.records.repair import RepairStore
 from pruning.records.repair_files import if_here
 from pruning.repair import solver

@@ -22,8 +22,7 @@ from families.configs import BY_NAME, Case
 from families.physical import logits_of, physically_pruned
 from families.tiny_models import tiny_model
 from pruning.engine.masking import masked
-from pruning.plan.plan import PruningPlan, fit_plan
-from pruning.plan.repair_reference import layer_file
+from pruning.plan.plan import PruningPlan, fit_plan, layer_file
 from pruning.records.repair import RepairStore
 from pruning.records.repair_files import with_repair_files
 from pruning.repair.run import repair_plan

@@ -24,7 +24,8 @@ from pruning.measures.drawing import draw
 from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
 from pruning.plan.allocation import allocation_of
-from pruning.plan.plan import load_plan, model_ref
+from pruning.plan.plan import model_ref
+from pruning.plan.plan_file import load_plan
 from pruning.plan.selection import select_experts
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.store import load_search
