@@ -21,7 +21,7 @@ from families.settings import WIDTH
 from families.tiny_models import tiny_model
 from pruning.plan.budget import sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.kept_neurons import KeptNeurons
+from pruning.plan.kept import KeptNeurons
 from pruning.plan.plan import PruningPlan
 from pruning.plan.selection import neurons_left
 from pruning.plan.units import NeuronScope, Units, neuron_units

@@ -24,7 +24,7 @@ from pruning.actions.export import ACTION as EXPORT
 from pruning.actions.search import ACTION as SEARCHING
 from pruning.plan.bits import bits_words
 from pruning.plan.copies import plan_for_copy
-from pruning.plan.kept_neurons import check_cuttable
+from pruning.plan.kept import check_cuttable
 from pruning.plan.plan import PruningPlan, keep_all
 from pruning.plan.plan_file import load_plan
 from pruning.plan.super_experts import super_note

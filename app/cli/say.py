@@ -14,7 +14,7 @@ from analysis.stats.manifest import COUNTS_ALONE, Run
 from app.console import finish, note, out, ranges_of_rows, show_table
 from pruning.plan.expert_sizes import Routing
 from pruning.plan.experts_per_token import is_written, top_k_words
-from pruning.plan.kept_neurons import count_neurons
+from pruning.plan.kept import count_neurons
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.size_words import growth_words, less_in_words
 from pruning.plan.sizes import (

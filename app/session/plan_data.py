@@ -14,7 +14,7 @@ from app.loaded import CurrentPlan, Loaded
 from app.session.data import what_is_missing
 from app.session.plan_state import NoPlan, imported_plan, sparsity_controls
 from app.session.search_data import searched_plan
-from pruning.plan.kept_neurons import check_cuttable, kept_widths
+from pruning.plan.kept import check_cuttable, kept_widths
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.plan.sizes import SizeReport, format_bytes, neuron_plan_sizes, size_report, width_sizes
 from pruning.plan.tables import neuron_summary

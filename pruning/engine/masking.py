@@ -20,8 +20,8 @@ from analysis.model.forwards import Forward, wrap_forward
 from analysis.model.routing import Holder, RouterParts, cut, find_block, router_parts
 from pruning.engine.changed_weights import ChangedWeights, weights_replaced
 from pruning.engine.neuron_masking import neuron_mask, neurons_masked
-from pruning.plan.allocation import check_kept
 from pruning.plan.experts_per_token import TopK
+from pruning.plan.kept import check_kept
 from pruning.plan.plan import PruningPlan
 
 _MARK = "_moeprune_masked"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.errors import PlanError
 from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
-from pruning.plan.allocation import count_problem
 from pruning.plan.constraints import Constraints, check_names
+from pruning.plan.kept import count_problem
 from pruning.plan.sizes import (
     BFLOAT16,
     BYTES,

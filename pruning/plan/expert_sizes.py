@@ -18,7 +18,7 @@ from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.model.widths import computed_widths, expert_widths, neuron_axis, quantised_role
 from pruning.plan.bits import FORMATS, OWN
 from pruning.plan.experts_per_token import selecting
-from pruning.plan.kept_neurons import kept_ids
+from pruning.plan.kept import kept_ids
 
 if TYPE_CHECKING:
     from analysis.lazy import pd

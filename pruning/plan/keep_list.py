@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.errors import PlanError
 from analysis.files.json_text import parse_json_once
 from analysis.files.text_file import read_text_file
-from pruning.plan.allocation import check_kept
+from pruning.plan.kept import check_kept
 from pruning.plan.layer_words import MOST_DIGITS, ranges
 from pruning.plan.plan import EXPERT_GRANULARITY, KEEP_LIST_NAME
 from pruning.plan.plan_file import plan_from_json

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from analysis.cache_keys import IdentityKey
 from analysis.lazy import pd
 from analysis.numbers.sparsity import num_removed
-from pruning.plan.kept_neurons import kept_ids
+from pruning.plan.kept import kept_ids
 from pruning.plan.units import NeuronScope
 
 if TYPE_CHECKING:

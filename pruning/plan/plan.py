@@ -16,7 +16,6 @@ from analysis.errors import PlanError
 from analysis.files.durable import write_durably
 from analysis.files.shipped import tool_version
 from analysis.model.moe_model import ModelRef, MoEModel
-from pruning.plan.allocation import check_kept
 from pruning.plan.bits import (
     BitsMixin,
     fit_layer_bits,
@@ -30,8 +29,9 @@ from pruning.plan.experts_per_token import (
     top_k_text,
     top_k_to_json,
 )
-from pruning.plan.kept_neurons import (
+from pruning.plan.kept import (
     KeptNeurons,
+    check_kept,
     counts_by_layer,
     fit_neurons,
     neurons_text,

@@ -14,7 +14,7 @@ from analysis.files.text_file import read_text_file
 from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.plan.bits import layer_bits_from_json
 from pruning.plan.experts_per_token import top_k_from_json
-from pruning.plan.kept_neurons import neurons_from_json
+from pruning.plan.kept import neurons_from_json
 from pruning.plan.layer_words import MOST_DIGITS
 from pruning.plan.plan import (
     ATOMIC,

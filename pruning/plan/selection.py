@@ -1,17 +1,17 @@
-"""What a plan keeps: experts by a ranking within an allocation, neurons by what each row loses."""
+"""How many experts each layer keeps, an allocation, and which by a ranking; which neurons stay."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
 from analysis.files.shipped import tool_version
 from analysis.lazy import np, pd
-from pruning.plan.allocation import check_kept
 from pruning.plan.constraints import Constraints
-from pruning.plan.kept_neurons import KeptNeurons, ordered_neurons
+from pruning.plan.kept import KeptNeurons, check_kept, count_problem, ordered_neurons
 from pruning.plan.plan import Provenance, PruningPlan
 from pruning.plan.units import Units, expert_units, open_units
 
@@ -19,7 +19,45 @@ if TYPE_CHECKING:
     from analysis.families.base import MoELayer
     from analysis.model.moe_model import ModelRef
     from analysis.numbers.arrays import FloatArray
-    from pruning.plan.allocation import Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Experts kept in each layer: top_k <= keep <= num_experts, the same number in each group."""
+
+    layers: tuple[MoELayer, ...]  # the sparse layers, in decoder order
+    keep: tuple[int, ...]  # experts kept, one number for each of them
+
+    def __post_init__(self) -> None:
+        if len(self.layers) != len(self.keep):
+            raise ValueError(f"{len(self.layers)} layers but {len(self.keep)} counts")
+        for layer, keep in zip(self.layers, self.keep, strict=True):
+            if problem := count_problem(layer, keep):
+                raise PlanError(problem)
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """Layer -> experts that it keeps."""
+        pairs = zip(self.layers, self.keep, strict=True)
+        return {layer.index: keep for layer, keep in pairs}
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        """Experts removed from each layer, in order of the layers."""
+        pairs = zip(self.layers, self.keep, strict=True)
+        return tuple(layer.num_experts - keep for layer, keep in pairs)
+
+    @property
+    def ratios(self) -> tuple[Fraction, ...]:
+        """r_l, the fraction removed from each layer, exact."""
+        pairs = zip(self.layers, self.removed, strict=True)
+        return tuple(Fraction(count, layer.num_experts) for layer, count in pairs)
+
+
+def allocation_of(layers: Sequence[MoELayer], removed: Sequence[int]) -> Allocation:
+    """The allocation that removes this many experts from each layer."""
+    keep = tuple(layer.num_experts - count for layer, count in zip(layers, removed, strict=True))
+    return Allocation(tuple(layers), keep)
 
 
 def select_experts(

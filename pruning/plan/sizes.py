@@ -25,7 +25,7 @@ from analysis.model.widths import expert_widths, shared_tensors
 from analysis.numbers.arrays import IntArray
 from pruning.plan.expert_sizes import Routing, active_experts, bytes_in_bits, expert_shapes
 from pruning.plan.experts_per_token import selecting
-from pruning.plan.kept_neurons import KeptWidths, kept_widths
+from pruning.plan.kept import KeptWidths, kept_widths
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, untied_embedding
 from pruning.plan.widths import DEFAULT_MULTIPLE, LoadedWidths, WidthChoice, WidthMode, loaded_as
 

@@ -10,7 +10,7 @@ from analysis.lazy import pd
 from analysis.model.widths import expert_widths
 from pruning.plan.bits import OWN
 from pruning.plan.experts_per_token import has_one_top_k
-from pruning.plan.kept_neurons import kept_ids
+from pruning.plan.kept import kept_ids
 from pruning.plan.plan import PruningPlan, fit_plan
 
 if TYPE_CHECKING:

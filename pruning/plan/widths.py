@@ -23,7 +23,7 @@ from analysis.model.widths import (
     quantised_role,
     shared_tensors,
 )
-from pruning.plan.kept_neurons import KeptNeurons, kept_ids
+from pruning.plan.kept import KeptNeurons, kept_ids
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.model.outline import without_weights
 from analysis.model.widths import expert_widths
-from pruning.plan.allocation import Allocation
 from pruning.plan.budget import smaller_cut
 from pruning.plan.dividing import parallel_note
 from pruning.plan.plan import PruningPlan, model_ref, with_top_k
+from pruning.plan.selection import Allocation
 from pruning.plan.sizes import SizeReport, size_report
 from pruning.planning.make import budget_of, experts_of
 from pruning.schedules import allocate, allocation_notes

@@ -10,7 +10,7 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths
 from pruning.plan.experts_per_token import check_top_k, fewer_in_all
 from pruning.plan.keep_list import read_keep_list
-from pruning.plan.kept_neurons import check_cuttable, neurons_from_json
+from pruning.plan.kept import check_cuttable, neurons_from_json
 from pruning.plan.plan import Provenance, PruningPlan, fit_plan, model_ref, with_top_k
 from pruning.plan.plan_file import plan_from_dict
 from pruning.plan.units import check_total

@@ -21,7 +21,7 @@ from pruning.plan.budget import (
     sparsity_budget,
 )
 from pruning.plan.constraints import check_multiple
-from pruning.plan.kept_neurons import KeptNeurons, check_cuttable
+from pruning.plan.kept import KeptNeurons, check_cuttable
 from pruning.plan.plan import (
     NEURON_GRANULARITY,
     Provenance,

@@ -12,11 +12,16 @@ from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore
 from pruning.measures.curves import Curves, Sensitivity, curves_of, with_samples
 from pruning.measures.names import CostName
-from pruning.plan.allocation import allocation_of
 from pruning.plan.budget import Budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.plan import Provenance, PruningPlan, kept_by_layer, model_ref
-from pruning.plan.selection import kept_experts, neurons_left, select_experts, widths_left
+from pruning.plan.selection import (
+    allocation_of,
+    kept_experts,
+    neurons_left,
+    select_experts,
+    widths_left,
+)
 from pruning.plan.sizes import BYTES, total_size, weight_bytes, width_sizes
 from pruning.plan.units import Removed, Units, expert_units
 from pruning.planning.make import neuron_units_of, neurons_removed, plan_with

@@ -13,11 +13,10 @@ from analysis.lazy import pd
 from analysis.model.moe_model import MoEModel
 from analysis.numbers.sparsity import parse_sparsity
 from pruning.measures.curves import Sensitivity
-from pruning.plan.allocation import Allocation
 from pruning.plan.budget import Budget, sparsity_budget
 from pruning.plan.expert_sizes import Routing, active_experts, expert_shapes, token_shares
 from pruning.plan.plan import PruningPlan, keep_all, model_ref
-from pruning.plan.selection import kept_experts, select_experts, widths_left
+from pruning.plan.selection import Allocation, kept_experts, select_experts, widths_left
 from pruning.plan.sizes import weight_bytes
 from pruning.plan.units import NeuronScope, Removed, Units
 from pruning.planning.choice import SCOPES

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 from analysis.errors import PlanError, unknown_name
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray, rescale
-from pruning.plan.allocation import allocation_of
 from pruning.plan.budget import rounding_note, uniform_neighbours
 from pruning.plan.layer_words import ranges
+from pruning.plan.selection import allocation_of
 from pruning.plan.units import Removed, Units, expert_units, open_units
 from pruning.schedules.spreads import (
     PATTERNS,
@@ -26,8 +26,8 @@ from pruning.schedules.spreads import (
 
 if TYPE_CHECKING:
     from pruning.measures.curves import Sensitivity
-    from pruning.plan.allocation import Allocation
     from pruning.plan.budget import Budget
+    from pruning.plan.selection import Allocation
 
 MEASURED = "measured"
 Kind = TypeVar("Kind", FloatArray, "Sensitivity")

@@ -16,8 +16,9 @@ import numpy as np
 
 from analysis.errors import PlanError
 from analysis.numbers.sparsity import as_percent, parse_sparsity
-from pruning.plan.allocation import Allocation, allocation_of, count_problem, count_reason
 from pruning.plan.budget import Budget, sparsity_budget
+from pruning.plan.kept import count_problem, count_reason
+from pruning.plan.selection import Allocation, allocation_of
 from pruning.plan.units import Removed, Units, apportion, check_total, expert_units
 
 if TYPE_CHECKING:

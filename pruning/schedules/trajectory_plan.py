@@ -10,9 +10,8 @@ from analysis.errors import PlanError
 from analysis.files.shipped import tool_version
 from analysis.lazy import pd
 from analysis.ranking.experts import RANKING_COLUMNS, fold_ranking, keeping_order, rank_of
-from pruning.plan.allocation import allocation_of
 from pruning.plan.plan import Provenance, PruningPlan, model_ref
-from pruning.plan.selection import select_experts
+from pruning.plan.selection import allocation_of, select_experts
 from pruning.plan.units import expert_units
 from pruning.schedules import SCHEDULES, Evidence, allocate, get_schedule
 

@@ -28,10 +28,9 @@ from pruning.engine.candidate import MeasureSettings
 from pruning.measurements.table import Measurements
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.samples import make_samples
-from pruning.plan.allocation import allocation_of
 from pruning.plan.constraints import Constraints
 from pruning.plan.plan import Provenance, PruningPlan, model_ref
-from pruning.plan.selection import select_experts
+from pruning.plan.selection import allocation_of, select_experts
 from pruning.plan.units import Removed
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import save_recipe

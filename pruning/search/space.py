@@ -7,8 +7,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from pruning.plan.allocation import Allocation
 from pruning.plan.budget import Budget
+from pruning.plan.selection import Allocation
 from pruning.plan.units import Removed, Units, check_total, expert_units
 from pruning.schedules import PATTERNS, allocate
 

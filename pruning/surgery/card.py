@@ -17,7 +17,7 @@ from analysis.files.shipped import tool_version
 from analysis.foreign_text import fenced, in_markdown
 from analysis.model.moe_model import MoEModel
 from pruning.plan.heads import HeadChoice, HeadPlan, heads_in_words
-from pruning.plan.kept_neurons import count_neurons
+from pruning.plan.kept import count_neurons
 from pruning.plan.layer_words import ranges
 from pruning.plan.plan import PruningPlan
 from pruning.plan.size_words import growth_words

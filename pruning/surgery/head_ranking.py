@@ -20,11 +20,10 @@ from analysis.stats.columns import Gate
 from analysis.stats.manifest import HEADS, RunManifest, measured_model
 from analysis.stats.store import StatsStore
 from analysis.stats.tables import ExpertStats, WeightStats
-from pruning.plan.allocation import Allocation
 from pruning.plan.heads import WEIGHT_CRITERION, HeadRanking
 from pruning.plan.plan import PruningPlan, model_ref
 from pruning.plan.routing import ranked_by
-from pruning.plan.selection import select_experts
+from pruning.plan.selection import Allocation, select_experts
 
 # With statistics of heads, if they lack what the plan's own criterion reads.
 _ROUTED_CRITERION = "reap"

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from analysis.errors import ExportError, PlanError
 from analysis.model.moe_model import MoEModel
-from pruning.plan.kept_neurons import kept_widths
+from pruning.plan.kept import kept_widths
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, untied_embedding
 from pruning.plan.sizes import BYTES, total_size, width_sizes
 from pruning.plan.widths import (

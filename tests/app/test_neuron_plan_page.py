@@ -26,7 +26,7 @@ from analysis.stats.store import stats_store
 from app.session.plan_data import shown_neurons
 from app.widgets.neuron_sizes import saved_sentence
 from pruning import load_pruned
-from pruning.plan.kept_neurons import count_neurons
+from pruning.plan.kept import count_neurons
 from pruning.plan.plan_file import plan_from_json
 from pruning.requests.machine import Machine
 from pruning.requests.recipe_file import recipe_from_yaml

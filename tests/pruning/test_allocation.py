@@ -21,10 +21,10 @@ from analysis.numbers.sparsity import as_percent, num_removed, parse_sparsity
 from analysis.ranking.experts import keeping_order
 from analysis.stats.grid import Grid
 from analysis.stats.manifest import MeasuredModel
-from pruning.plan.allocation import Allocation, check_kept
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
-from pruning.plan.selection import select_experts
+from pruning.plan.kept import check_kept
+from pruning.plan.selection import Allocation, select_experts
 from pruning.plan.units import Units, apportion, expert_units
 from pruning.schedules import allocate, fit_counts, uniform
 

@@ -10,8 +10,8 @@ from analysis.errors import PlanError
 from analysis.model.opening import load_model_index
 from families.configs import BY_NAME
 from families.tiny_models import tiny_model
-from pruning.plan.allocation import Allocation
 from pruning.plan.plan import keep_all
+from pruning.plan.selection import Allocation
 from pruning.plan.sizes import weight_bytes
 from pruning.planning import layer_options as module
 from pruning.planning.layer_options import (

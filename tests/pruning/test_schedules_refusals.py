@@ -13,9 +13,10 @@ from allocations import ranked_globally
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
 from analysis.ranking.experts import fold_ranking
-from pruning.plan.allocation import Allocation, check_kept, count_reason
 from pruning.plan.budget import check_removes, count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
+from pruning.plan.kept import check_kept, count_reason
+from pruning.plan.selection import Allocation
 from pruning.plan.units import Units, apportion, expert_units
 from pruning.schedules import (
     SCHEDULES,

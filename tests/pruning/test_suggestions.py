@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
-from pruning.plan.allocation import Allocation
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
+from pruning.plan.selection import Allocation
 from pruning.plan.units import expert_units
 from pruning.schedules import SCHEDULES, allocate
 

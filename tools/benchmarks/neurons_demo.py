@@ -32,7 +32,7 @@ from analysis.ranking.norms import neuron_norms
 from analysis.stats.store import StatsStore
 from pruning.engine.masking import masked
 from pruning.plan.budget import sparsity_budget
-from pruning.plan.kept_neurons import KeptNeurons
+from pruning.plan.kept import KeptNeurons
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan, model_ref
 from pruning.plan.selection import neurons_left
 from pruning.plan.units import NeuronScope, neuron_units

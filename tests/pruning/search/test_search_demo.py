@@ -23,10 +23,9 @@ from pruning.engine.full_side import FullSide, run_full
 from pruning.measures.drawing import draw
 from pruning.measures.sample_settings import SampleSettings
 from pruning.measures.samples import make_samples
-from pruning.plan.allocation import allocation_of
 from pruning.plan.plan import model_ref
 from pruning.plan.plan_file import load_plan
-from pruning.plan.selection import select_experts
+from pruning.plan.selection import allocation_of, select_experts
 from pruning.requests.recipe_steps import SearchRequest
 from pruning.search.store import load_search
 from pruning.tasks.search import search_run

@@ -1,4 +1,4 @@
-"""The neurons that a plan keeps: validated, ordered, to and from JSON."""
+"""What a plan keeps: experts as their router allows, and neurons, ordered, to and from JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,67 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.errors import PlanError
 from analysis.model.widths import expert_widths, quantised_role
+from analysis.numbers.sparsity import as_percent
 from pruning.plan.layer_words import MOST_DIGITS
 
 if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
     from analysis.model.moe_model import MoEModel
 
 # Decoder index -> expert -> ids of the neurons that stay, ascending.
 KeptNeurons = Mapping[int, Mapping[int, tuple[int, ...]]]
 KeptWidths = Mapping[int, Mapping[int, int]]  # layer -> expert that stays -> neurons it keeps
+
+
+def count_problem(layer: MoELayer, keep: int) -> str | None:
+    """Why a layer cannot keep this many experts, and the nearest numbers that work; None if it can.
+
+    A router that chooses among groups needs the same number of experts in each.
+    """
+    sentences = _reason_and_remedy(layer, keep)
+    return f"{'; '.join(filter(None, sentences))}." if sentences else None
+
+
+def count_reason(layer: MoELayer, keep: int) -> str | None:
+    """The reason of `count_problem` alone."""
+    sentences = _reason_and_remedy(layer, keep)
+    return sentences[0] if sentences else None
+
+
+def _reason_and_remedy(layer: MoELayer, keep: int) -> tuple[str, str] | None:
+    count, groups = layer.num_experts, layer.num_groups
+    most = as_percent(count - layer.least_kept, count)
+    if keep > count:
+        return f"Layer {layer.index} would keep {keep} experts, but it has only {count}", ""
+    would = f"Layer {layer.index} would keep {keep} of {count} experts, but its router"
+    if keep < layer.top_k:
+        return f"{would} picks {layer.top_k} per token", f"at most {most} of them can go"
+    if keep < layer.least_kept:
+        needs = f"needs {layer.least_per_group} in each of {groups} groups"
+        return f"{would} {needs}", f"at most {most} can go"
+    if keep % groups == 0:
+        return None
+    below, above = keep // groups * groups, (keep // groups + 1) * groups
+    near = [number for number in (below, above) if number >= layer.least_kept]
+    shares = [f"{number} ({as_percent(count - number, count)} sparsity)" for number in near]
+    chooses = f"chooses among {groups} groups, each of which must keep as many"
+    return f"{would} {chooses}", f"nearest: {' or '.join(shares)}"
+
+
+def check_kept(layer: MoELayer, ids: Sequence[int]) -> None:
+    """Refuse kept experts that break the layer's router or its groups."""
+    if problem := count_problem(layer, len(ids)):
+        raise PlanError(problem)
+    if layer.num_groups == 1:
+        return
+    size = layer.num_experts // layer.num_groups
+    counts = [sum(expert // size == group for expert in ids) for group in range(layer.num_groups)]
+    if len(set(counts)) > 1:
+        raise PlanError(
+            f"The plan keeps {', '.join(map(str, counts))} experts in the {layer.num_groups} "
+            f"groups of layer {layer.index}, but a router that chooses among groups needs the same "
+            f"number in each; here {len(ids) // layer.num_groups} in each would work."
+        )
 
 
 def ordered_neurons(neurons: Mapping[int, Mapping[int, Sequence[int]]]) -> KeptNeurons:
