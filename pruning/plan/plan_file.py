@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from analysis.errors import PlanError, wrong_schema
 from analysis.families.base import MOST_LAYERS
 from analysis.files.json_text import parse_json_once
+from analysis.files.naming import digest_of
 from analysis.files.text_file import read_text_file
 from analysis.model.moe_model import ModelRef, MoEModel
 from pruning.plan.bits import layer_bits_from_json
@@ -147,3 +148,16 @@ def repair_from_json(raw: object) -> Repair | None:
 
 def _are_facts(corpora: list[Any], tokens: int) -> bool:
     return tokens > 0 and tokens is not True and all(isinstance(corpus, str) for corpus in corpora)
+
+
+def content_digest(
+    plan_digest: str, corpora: Sequence[str], tokens: int, files: Mapping[str, str]
+) -> str:
+    """The identity of a repair: of its plan, text and files, as 64 hex digits."""
+    decides = {
+        "plan": plan_digest,
+        "corpora": list(corpora),
+        "tokens": tokens,
+        "files": dict(files),
+    }
+    return digest_of(decides)

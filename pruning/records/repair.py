@@ -17,29 +17,17 @@ from pydantic import Field, model_validator
 
 from analysis.files.content import known_sha256
 from analysis.files.durable import make_folder, partial_of, sync_folder
-from analysis.files.naming import digest_of, run_name
+from analysis.files.naming import run_name
 from analysis.model.moe_model import MoEModel
 from analysis.stats.manifest import CorpusRef
 from pruning.measures.store import Count, RecordPart, RecordStore
 from pruning.plan.plan import PruningPlan, Repair, layer_file
+from pruning.plan.plan_file import content_digest
 from pruning.records.plan_facts import PlanFacts, RecordOfPlan, plan_facts
 
 REPAIRS = "repairs"  # folder of records and files, in a statistics folder
 _EIGHT = 8  # digits of a digest at the end of an id
 Share = Annotated[float, Field(ge=0)]
-
-
-def content_digest(
-    plan_digest: str, corpora: Sequence[str], tokens: int, files: Mapping[str, str]
-) -> str:
-    """The identity of a repair: of its plan, text and files, as 64 hex digits."""
-    decides = {
-        "plan": plan_digest,
-        "corpora": list(corpora),
-        "tokens": tokens,
-        "files": dict(files),
-    }
-    return digest_of(decides)
 
 
 class LayerFit(RecordPart):

@@ -19,9 +19,8 @@ from analysis.files.durable import PARTIAL
 from analysis.files.json_text import parse_json_once
 from pruning.plan.heads import HeadPlan
 from pruning.plan.plan import PruningPlan
-from pruning.plan.plan_file import plan_from_dict
+from pruning.plan.plan_file import content_digest, plan_from_dict
 from pruning.plan.widths import WidthChoice
-from pruning.records.repair import content_digest
 
 MANIFEST_NAME = "moeprune_manifest.json"
 SCHEMA_VERSION = 1
