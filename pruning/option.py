@@ -1,6 +1,7 @@
 """How a value that a person gives is named, explained and checked."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
@@ -36,23 +37,31 @@ class Option:
         return {name: value for name, value in asdict(self).items() if value}
 
 
+@contextmanager
+def collected() -> Iterator[None]:
+    """Turn a `UserError` into a ValueError, which pydantic collects."""
+    try:
+        yield
+    except UserError as error:
+        raise ValueError(str(error)) from error
+
+
 def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function with a `UserError` turned into a ValueError, which pydantic collects."""
+    """The function with a `UserError` turned into a ValueError, see `collected`."""
 
-    def collected(value: Any) -> Any:
-        try:
+    def parsed(value: Any) -> Any:
+        with collected():
             return parse(value)
-        except UserError as error:
-            raise ValueError(str(error)) from error
 
-    return collected
+    return parsed
 
 
 def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
     """Check a value with `parse`, but keep the value itself."""
 
     def check(value: Any) -> Any:
-        checked(parse)(value)
+        with collected():
+            parse(value)
         return value
 
     return AfterValidator(check)

@@ -116,7 +116,8 @@ def _order_ref(ranking: Ranking, spec: PlanSpec, digest: str) -> OrderRef:
     corpora = ranking.choice.corpora if spec.ranking.reads_text else ()
     ranked_by = spec.ranking.model_copy(update={"corpora": corpora})
     limits = spec.limits.model_copy(update={"protect": (), "set": {}})
-    sections = PlanSpec.model_construct(ranking=ranked_by, limits=limits)
+    free = {"budget": BudgetSpec(), "spread": SpreadSpec()}  # it is the order of any amount
+    sections = spec.model_copy(update={"ranking": ranked_by, "limits": limits, **free})
     return OrderRef(ranked_by.criterion, ranked_by.granularity, digest, sections.to_json())
 
 

@@ -14,7 +14,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 from pydantic.fields import FieldInfo
@@ -130,7 +129,7 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fields_in_sections(cls, values: Any) -> Any:
-        return nested(cls, values) if isinstance(values, Mapping) else values
+        return in_sections(cls, values) if isinstance(values, Mapping) else values
 
     @property
     def cache_key(self) -> str:
@@ -194,8 +193,11 @@ def flat_values(request: Request) -> dict[str, Any]:
     return values
 
 
-def nested(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with those fields put into sections that stand outside of theirs."""
+def in_sections(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with those fields put into sections that stand outside of theirs.
+
+    A section does the same with what it gets, when it is validated.
+    """
     filled = {name: value for name, value in values.items() if name in kind.model_fields}
     outside = {name: value for name, value in values.items() if name not in filled}
     for name, section in _sections_of(kind).items():
@@ -205,8 +207,17 @@ def nested(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
         held = outside.keys() & _names_in(section)
         moved = {key: outside.pop(key) for key in list(outside) if key in held}
         if moved or section_values or kind.model_fields[name].is_required():
-            filled[name] = nested(section, {**section_values, **moved})
+            filled[name] = {**section_values, **moved}
     return filled | outside
+
+
+def nested(kind: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
+    """As `in_sections`, also within the sections."""
+    filled = in_sections(kind, values)
+    for name, section in _sections_of(kind).items():
+        if isinstance(value := filled.get(name), Mapping):
+            filled[name] = nested(section, value)
+    return filled
 
 
 @cache
@@ -283,8 +294,11 @@ def command_line(*words: str) -> str:
     return shlex.join(("moeprune", *words))
 
 
-def written(info: ValidationInfo, kind: type[Request]) -> Callable[..., str]:
-    """How who gave the values names a field, or a field with a value: options or keys."""
+def written(context: Any, kind: type[Request]) -> Callable[..., str]:
+    """How who gave the values names a field, or a field with a value: options or keys.
+
+    `context` is that of their validation.
+    """
 
     def as_option(name: str, value: object = "") -> str:
         return f"{flags_of(name, flat_fields(kind)[name])[0]} {value}".rstrip()
@@ -292,7 +306,7 @@ def written(info: ValidationInfo, kind: type[Request]) -> Callable[..., str]:
     def as_key(name: str, value: object = "") -> str:
         return f"{name}: {value}" if value else name
 
-    return as_option if info.context == OPTIONS else as_key
+    return as_option if context == OPTIONS else as_key
 
 
 OPTIONS = {"fields are": "options"}  # the context in which a request from a command is validated

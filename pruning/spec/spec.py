@@ -10,13 +10,13 @@ from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from analysis.corpora.weights import CorpusWeight, corpus_weight_text, parse_corpus_weight
 from analysis.criteria import Criterion, check_ranks, get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.numbers.sparsity import parse_sparsity
-from pruning.option import Option, checked, checked_by
+from pruning.option import Option, checked, checked_by, collected
 from pruning.plan.budget import SizeTarget
 from pruning.plan.constraints import Constraints, Limits, Parallel, parse_parallel
 from pruning.plan.dividing import divided
@@ -182,13 +182,12 @@ class SpreadSpec(Section):
             return {**values, "schedule": "file"}
         return values
 
-    @model_validator(mode="after")
-    def _fits_together(self, info: ValidationInfo) -> "SpreadSpec":
-        name = written(info, SpreadSpec)
+    def model_post_init(self, context: Any, /) -> None:
+        """Check the rules on what goes together."""
+        name = written(context, SpreadSpec)
         if (self.schedule == "file") != (self.schedule_file is not None):
             file = name("schedule_file", "FILE")
             raise Misfit("schedule_file", f"{name('schedule', 'file')} and {file} belong together")
-        return self
 
     @property
     def is_measured(self) -> bool:
@@ -210,10 +209,10 @@ class SpreadSpec(Section):
 class LimitsSpec(Limits, Section):
     """What a plan must respect besides its budget."""
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> "LimitsSpec":
-        checked(LimitsSpec.constraints)(self)
-        return self
+    def model_post_init(self, context: Any, /) -> None:
+        """Check the rules on what goes together."""
+        with collected():
+            self.constraints()
 
 
 class PlanSpec(Section):
@@ -224,15 +223,16 @@ class PlanSpec(Section):
     spread: SpreadSpec = SpreadSpec()
     limits: LimitsSpec = LimitsSpec()
 
-    @model_validator(mode="after")
-    def _fits_together(self, info: ValidationInfo) -> "PlanSpec":
-        name = written(info, PlanSpec)
+    def model_post_init(self, context: Any, /) -> None:
+        """Check the rules on what goes together: once, and not again where a request holds it."""
+        name = written(context, PlanSpec)
         (self._check_neurons if self.by_neuron else self._check_experts)(name)
         self._check_measured(name)
         if file := self.spread.full_file:
             self._check_file(file, name)
-            return self
-        checked(RankingSpec.check)(self.ranking)
+            return
+        with collected():
+            self.ranking.check()
         amounts = list(self.budget.amounts)
         needed = 0 if self.spread.schedule_file or self.keeps_all else 1
         if len(amounts) > 1 or len(amounts) < needed:
@@ -250,7 +250,6 @@ class PlanSpec(Section):
             )
         if self.budget.uneven and self.budget.size_target is None:
             raise Misfit("uneven", f"{name('uneven')} goes with {listed(map(name, _TARGETS))}")
-        return self
 
     def _check_measured(self, name: Callable[..., str]) -> None:
         """What reads sensitivities: the schedule, and the mean of experts per token."""
@@ -374,14 +373,12 @@ class PlanSpec(Section):
 
     def changed(self, **values: Any) -> "PlanSpec":
         """The same with other values of these fields, and their rules checked again."""
-        raw = {name: getattr(self, name).model_dump() for name in PlanSpec.model_fields}
-        for name, section in raw.items():
-            fields = getattr(self, name).model_fields_set
-            raw[name] = {key: value for key, value in section.items() if key in fields}
-        for name, value in values.items():
-            place = next(key for key in raw if name in type(getattr(self, key)).model_fields)
-            raw[place][name] = value
-        return validated(PlanSpec, raw)
+        sections: dict[str, Any] = {name: getattr(self, name) for name in PlanSpec.model_fields}
+        for place, section in sections.items():
+            fields = type(section).model_fields
+            if more := {name: values.pop(name) for name in fields.keys() & values.keys()}:
+                sections[place] = flat_values(section) | more
+        return validated(PlanSpec, sections | values)
 
     @classmethod
     def recorded(cls, raw: Mapping[str, Any]) -> "PlanSpec":
