@@ -217,9 +217,7 @@ class Constraints:
             raise PlanError(f"Multiples of {self.multiple_of} cannot be kept; give 1 or more.")
         if self.floor < 0:
             raise PlanError(f"The floor {self.floor} is below 0; give 0 or more.")
-        for layer, experts in self.pinned.items():
-            if both := sorted(experts & self.dropped.get(layer, frozenset())):
-                raise PlanError(f"Expert {both[0]} of layer {layer} is both pinned and dropped.")
+        check_apart(self.pinned, self.dropped)
 
     @property
     def held(self) -> frozenset[int]:
@@ -234,6 +232,15 @@ class Constraints:
             for field in fields(self)
             if getattr(self, field.name) != getattr(usual, field.name)
         }
+
+
+def check_apart(
+    pinned: Mapping[int, Iterable[int]], dropped: Mapping[int, Collection[int]]
+) -> None:
+    """Refuse an expert that is to stay and to go."""
+    for layer, experts in pinned.items():
+        if both := sorted(set(experts).intersection(dropped.get(layer, ()))):
+            raise PlanError(f"Expert {both[0]} of layer {layer} is both pinned and dropped.")
 
 
 # Limit -> field of `Constraints`; the other limits become some of these, see `PlanSpec`.

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from analysis.criteria import check_ranks
 from analysis.criteria.trajectory import Parts, Steps
 from analysis.numbers.sparsity import parse_sparsity
 from pruning.measures.names import MeasureName
@@ -44,7 +45,7 @@ class RankRequest(ModelRequest):
     @model_validator(mode="after")
     def _ranks(self) -> "RankRequest":
         check_criterion(self.ranking, self.asked_by)
-        self.ranking.check()
+        check_ranks(self.ranking.rule, self.ranking.granularity)
         return self
 
 

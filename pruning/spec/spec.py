@@ -18,7 +18,7 @@ from analysis.errors import PlanError, UserError
 from analysis.numbers.sparsity import parse_sparsity
 from pruning.option import Option, checked, checked_by, collected
 from pruning.plan.budget import SizeTarget
-from pruning.plan.constraints import Constraints, Limits, Parallel, parse_parallel
+from pruning.plan.constraints import Constraints, Limits, Parallel, check_apart, parse_parallel
 from pruning.plan.dividing import divided
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.plan.units import NeuronScope, parse_scope
@@ -114,11 +114,6 @@ class RankingSpec(Section):
         """Whether calibration text ranks."""
         return self.rule.source == "routed"
 
-    def check(self) -> None:
-        """Refuse a criterion that does not rank what is to be removed."""
-        if self.criterion:
-            check_ranks(self.rule, self.granularity)
-
 
 class BudgetSpec(Section):
     """How much goes: a sparsity, a number, a size, or a share of the bytes or parameters."""
@@ -212,7 +207,7 @@ class LimitsSpec(Limits, Section):
     def model_post_init(self, context: Any, /) -> None:
         """Check the rules on what goes together."""
         with collected():
-            self.constraints()
+            check_apart(self.pin, self.drop)
 
 
 class PlanSpec(Section):
@@ -227,12 +222,13 @@ class PlanSpec(Section):
         """Check the rules on what goes together: once, and not again where a request holds it."""
         name = written(context, PlanSpec)
         (self._check_neurons if self.by_neuron else self._check_experts)(name)
-        self._check_measured(name)
+        self._check_measured(name, given(self.spread, ("measured_on", "cost", "across")))
         if file := self.spread.full_file:
             self._check_file(file, name)
             return
-        with collected():
-            self.ranking.check()
+        if self.ranking.criterion:
+            with collected():
+                check_ranks(self.ranking.rule, self.ranking.granularity)
         amounts = list(self.budget.amounts)
         needed = 0 if self.spread.schedule_file or self.keeps_all else 1
         if len(amounts) > 1 or len(amounts) < needed:
@@ -251,13 +247,15 @@ class PlanSpec(Section):
         if self.budget.uneven and self.budget.size_target is None:
             raise Misfit("uneven", f"{name('uneven')} goes with {listed(map(name, _TARGETS))}")
 
-    def _check_measured(self, name: Callable[..., str]) -> None:
-        """What reads sensitivities: the schedule, and the mean of experts per token."""
+    def _check_measured(self, name: Callable[..., str], extra: Sequence[str]) -> None:
+        """One reader of sensitivities: the mean of experts per token, or the schedule.
+
+        `extra` are the fields that are given and that only this schedule has.
+        """
         if self.budget.mean_top_k is not None:
             if self.budget.top_k is not None:
                 raise Misfit("top_k", f"give {name('top_k')} or {name('mean_top_k')}, not both")
             return
-        extra = given(self.spread, ("measured_on", "cost", "across"))
         if extra and not self.spread.is_measured:
             raise Misfit(
                 extra[0],
@@ -265,29 +263,28 @@ class PlanSpec(Section):
             )
 
     def _check_experts(self, name: Callable[..., str]) -> None:
-        fields = self._given_of(NEURON_GRANULARITY)
-        if fields:
-            raise Misfit(
-                fields[0],
-                f"{name(fields[0])} is for plans of neurons; add "
-                f"{name('granularity', NEURON_GRANULARITY)}, or leave it out",
-            )
+        for place, field, usual in _fields_of(NEURON_GRANULARITY):
+            if getattr(getattr(self, place), field) != usual:
+                raise Misfit(
+                    field,
+                    f"{name(field)} is for plans of neurons; add "
+                    f"{name('granularity', NEURON_GRANULARITY)}, or leave it out",
+                )
 
     def _check_neurons(self, name: Callable[..., str]) -> None:
         spread = self.spread
-        fields = self._given_of(EXPERT_GRANULARITY)
-        if spread.is_measured:
-            fields.remove("schedule")
-        if fields:
-            kinds = (
-                *("neuron_scope", "protect", "pin", "drop", "keep_super", "floor"),
-                *("multiple_of", "serve_on"),
-            )
-            raise Misfit(
-                fields[0],
-                f"{name(fields[0])} is for plans of whole experts; a plan of neurons takes "
-                f"{name('schedule', MEASURED)}, {listed(map(name, kinds))}",
-            )
+        for place, field, usual in _fields_of(EXPERT_GRANULARITY):
+            value = getattr(getattr(self, place), field)
+            if value != usual and (field, value) != ("schedule", MEASURED):
+                kinds = (
+                    *("neuron_scope", "protect", "pin", "drop", "keep_super", "floor"),
+                    *("multiple_of", "serve_on"),
+                )
+                raise Misfit(
+                    field,
+                    f"{name(field)} is for plans of whole experts; a plan of neurons takes "
+                    f"{name('schedule', MEASURED)}, {listed(map(name, kinds))}",
+                )
         if spread.is_measured and given(spread, ["neuron_scope"]):
             raise Misfit(
                 "neuron_scope",
@@ -307,13 +304,6 @@ class PlanSpec(Section):
                 f"{self.ranking.rule.label} does not compare neurons of different layers; give "
                 f"{name('neuron_scope')} layer or expert",
             )
-
-    def _given_of(self, granularity: str) -> list[str]:
-        """Fields that are given and that only plans of one granularity have."""
-        fields: list[str] = []
-        for place, names in _fields_of(granularity).items():
-            fields += given(getattr(self, place), names)
-        return fields
 
     def _check_file(self, file: str, name: Callable[..., str]) -> None:
         """A file that names the kept experts or neurons says all."""
@@ -410,14 +400,14 @@ class PlanSpec(Section):
 
 
 @cache
-def _fields_of(granularity: str) -> Mapping[str, Sequence[str]]:
-    """Section -> those of its fields that only plans of one granularity have."""
-    fields: dict[str, list[str]] = {}
-    for place, section in PlanSpec.model_fields.items():
-        for name, field in flat_fields(section.annotation).items():  # type: ignore[arg-type]
-            if (option := option_of(field)) and option.of == granularity:
-                fields.setdefault(place, []).append(name)
-    return fields
+def _fields_of(granularity: str) -> Sequence[tuple[str, str, Any]]:
+    """Section, name and default of the fields that only plans of one granularity have."""
+    return [
+        (place, name, default_of(field))
+        for place, section in PlanSpec.model_fields.items()
+        for name, field in flat_fields(section.annotation).items()  # type: ignore[arg-type]
+        if (option := option_of(field)) and option.of == granularity
+    ]
 
 
 def spec_of(**values: Any) -> PlanSpec:
