@@ -57,10 +57,9 @@ def _check_reads(manifest: RunManifest, criterion: Criterion | None) -> None:
         )
 
 
-def _has_columns(run: Run, criterion: Criterion | None) -> bool:
-    """Whether the run has the statistic groups that the criterion reads."""
-    needed = groups_for(criterion.columns("applied")) if criterion else ()
-    return set(needed) <= set(run.manifest.groups)
+def _groups_read(criterion: Criterion | None) -> frozenset[str]:
+    """The statistic groups that the criterion reads of a run."""
+    return frozenset(groups_for(criterion.columns("applied")) if criterion else ())
 
 
 def _named_runs(
@@ -180,9 +179,10 @@ def run_by_corpus(runs: Iterable[Run], criterion: Criterion | None = None) -> di
     """
     single = [run for run in runs if len(run.manifest.corpora) == 1]
     in_dtype = Counter(dtype for _, dtype in {(run.manifest.corpus, _dtype(run)) for run in single})
+    needed = _groups_read(criterion)
     single.sort(
         key=lambda run: (
-            _has_columns(run, criterion),
+            needed.issubset(run.manifest.groups),
             run.is_shipped,
             run.manifest.num_tokens,
             in_dtype[_dtype(run)],
@@ -222,7 +222,8 @@ def _why(run: Run, of_corpus: Sequence[Run], criterion: Criterion | None) -> str
     """Why `run_by_corpus` takes this run of a corpus, in words."""
     if run.is_shipped:
         return "which ships"
-    readable = [other for other in of_corpus if _has_columns(other, criterion)]
+    needed = _groups_read(criterion)
+    readable = [other for other in of_corpus if needed.issubset(other.manifest.groups)]
     largest = [other for other in readable if other.manifest.num_tokens == run.manifest.num_tokens]
     reason = "the largest"
     if len(largest) > 1:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import lru_cache
 from math import floor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +51,7 @@ def check_top_k(model: MoEModel, top_k: int) -> None:
         )
 
 
+@lru_cache(maxsize=8)  # a page asks it of its model at every rerun
 def possible_top_k(model: MoEModel) -> tuple[int, ...]:
     """What a plan may say of experts per token: 0, and the smaller numbers, largest first."""
     own = max(layer.top_k for layer in model.layers)
