@@ -50,14 +50,16 @@ def variants_part(loaded: Loaded, files: DeltaGenerator) -> None:
     """
     views = {"variant-losses": "By loss", "overlap-map": "By agreement of corpora"}
     chosen, loaded = loaded.choices, with_criterion(loaded)
+    by_loss = None
     try:
-        CHARTS["variant-losses"].draw(loaded)
+        by_loss = CHARTS["variant-losses"].draw(loaded)
     except UserError:  # too few were measured
         del views["variant-losses"]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown("**All variants**; click to apply.", width="content")
         name = view_switch("Variants", "variants", views)
-    if (chart := chart_or_message(name, loaded)) is None:
+    chart = by_loss if name == "variant-losses" else chart_or_message(name, loaded)
+    if chart is None:
         return
     clicks = st.session_state.get(_CLICKS, 0)
     figure = partial(loaded.study.cached, _map_after, name, chart.table, clicks)
