@@ -30,7 +30,7 @@ from pruning.planning.comparing import (
     decision,
     is_ordered,
     order_asked_of,
-    pair_of,
+    second_spec,
     with_counts_of,
 )
 from pruning.planning.make import PLAN_FILE, budget_of, experts_of
@@ -141,7 +141,9 @@ class Loaded:
         if self.beside:
             b = self.study.request(self._beside_ranking.spec)
             return SpecPair(self.request, b, self.beside_file)
-        pair = pair_of(self.choices.second or self.second_by(), self.request.plan)
+        a = self.request
+        second = second_spec(a.plan, self.choices.second or self.second_by())
+        pair = SpecPair(a, a.model_copy(update={"plan": second}))
         if pair.a.plan.by_neuron or not pair.a.plan.spread.is_measured:
             return pair
         try:
@@ -310,15 +312,12 @@ class Loaded:
     @cached_property
     def sensitivity(self) -> Sensitivity | None:
         """Curves of the loss increase in the plan's order, on every measured corpus."""
+        if self.choices.spec.ranking.granularity not in self.study.measured_granularities:
+            return None
         try:
-            return self.study.added_losses(self.ranking) if self.has_sensitivity else None
+            return self.study.added_losses(self.ranking)
         except UserError:  # beside a plan from a file, its controls may lack statistics
             return None
-
-    @cached_property
-    def has_sensitivity(self) -> bool:
-        """Whether any sensitivity of this granularity was measured."""
-        return self.study.has_curves(self.choices.spec.ranking.granularity)
 
     @cached_property
     def predicted(self) -> PredictedLoss | None:

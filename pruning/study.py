@@ -55,6 +55,7 @@ from pruning.planning.ranking import (
 )
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.quality import PlanLoss, stored_losses
+from pruning.records.repair import RepairStore
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
@@ -120,6 +121,7 @@ class Study:
         study = replace(self, store=self.store.snapshot())
         study.opened(EvaluationStore)
         study.opened(SensitivityStore)
+        study.opened(RepairStore)
         return study
 
     @property
@@ -319,12 +321,13 @@ class Study:
         """The loss of every evaluated plan."""
         return self.cached(stored_losses, self.evaluations, self.model.identity)
 
-    def has_curves(self, granularity: str) -> bool:
-        """Whether any curves of this granularity were measured."""
+    @cached_property
+    def measured_granularities(self) -> frozenset[str]:
+        """The granularities of which any curves were measured."""
         if self.curves.is_empty:
-            return False
+            return frozenset()
         records, _ = self.records(SensitivityStore)
-        return any(record.order["granularity"] == granularity for record in records)
+        return frozenset(str(record.order["granularity"]) for record in records)
 
     def order(self, ranking: Ranking) -> Order:
         """The order in which layers lose experts or neurons."""
@@ -333,7 +336,7 @@ class Study:
 
     def added_losses(self, ranking: Ranking) -> Sensitivity | None:
         """Curves of the loss increase in the order of a ranking, on every measured corpus."""
-        if not self.has_curves(ranking.spec.ranking.granularity):
+        if ranking.spec.ranking.granularity not in self.measured_granularities:
             return None
         free = without_budget(ranking)
         spread = free.spec.spread.model_copy(update={"cost": "nll"})

@@ -71,7 +71,8 @@ def sides_of(
 def sides(loaded: Loaded) -> ScheduleComparison:
     """Every schedule on the chosen budget, under its constraints."""
     ranking, study, (units, budget) = with_tokens(loaded), loaded.study, loaded.budget
-    if loaded.has_sensitivity and ranking.sensitivity is None:
+    has_curves = loaded.choices.spec.ranking.granularity in loaded.study.measured_granularities
+    if has_curves and ranking.sensitivity is None:
         spec = ranking.spec
         corpora = spec.ranking.corpora if spec.ranking.reads_text else ()
         spec = spec.changed(schedule=MEASURED, schedule_file=None, corpora=corpora)

@@ -10,6 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from analysis.criteria import Criterion
 from analysis.numbers.arrays import rescale
+from analysis.ranking.compare import Comparison
 from analysis.stats.grid import Grid
 from app.charts.listing import CHARTS
 from app.charts.overlap import pair_overlaps
@@ -86,9 +87,9 @@ def views_of(part: str) -> dict[str, tuple[str, Part]]:
     }
 
 
-def difference_words(loaded: Loaded) -> str:
+def difference_words(comparison: Comparison, loaded: Loaded) -> str:
     """How many experts the two criteria decide differently, and what that costs."""
-    comparison, losses = loaded.comparison, loaded.study.losses
+    losses = loaded.study.losses
     a, b = loaded.ranking.criterion.label, loaded.second.criterion.label
     plan, other = loaded.shown_plan, loaded.second_plan
     if loaded.beside:
@@ -104,10 +105,10 @@ def difference_words(loaded: Loaded) -> str:
     mine, theirs = (loss_of(losses, side.digest) for side in (plan, other))
     if mine and theirs and plan.digest != other.digest and mine.way == theirs.way:
         words += f": loss **{mine.mean:+z.2f}** instead of {theirs.mean:+z.2f}"
-    return f"{words}. {_stability_words(loaded, loaded.first.criterion)}"
+    return f"{words}."
 
 
-def _stability_words(loaded: Loaded, criterion: Criterion) -> str:
+def stability_words(loaded: Loaded, criterion: Criterion) -> str:
     """How much the choice depends on the corpus."""
     if criterion.source != "routed":
         return f"{criterion.label} reads no corpus."
@@ -254,7 +255,8 @@ def draw(loaded: Loaded) -> None:
     if not is_constant:  # else the plan bar shows why
         if not has_statistics(loaded):
             return
-        words.markdown(difference_words(loaded))
+        difference = difference_words(loaded.comparison, loaded)
+        words.markdown(f"{difference} {stability_words(loaded, loaded.first.criterion)}")
     map_column, variants_column = st.columns([13, 8])
     with map_column:
         files = map_part(loaded, one_of(view, tuple(MODES)))
