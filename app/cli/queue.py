@@ -8,8 +8,8 @@ import typer
 from app.cli.derive import command
 from app.cli.help import Commands
 from app.console import err, out, show_object, show_table
-from app.jobs.slurm import open_store, runner_of
-from app.jobs.store import JobStore
+from app.jobs.slurm import runner_of
+from app.jobs.store import JobStore, open_store
 from app.settings import Settings
 from pruning.option import Option
 

@@ -209,11 +209,6 @@ def _ended_job_columns(job: Job, state: str) -> dict[str, Any]:
 Runner = LocalRunner | SlurmRunner
 
 
-def open_store(settings: Settings) -> JobStore:
-    """The job table of an installation or server."""
-    return JobStore(settings.jobs_db, shared=settings.slurm is not None)
-
-
 def runner_of(settings: Settings, store: JobStore, *, starts: bool = True) -> Runner:
     """The runner of an installation or server; without `starts`, it starts no job."""
     runner: Runner = LocalRunner(store)

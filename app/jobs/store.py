@@ -1,5 +1,7 @@
 """Job store: submit, look up, cancel, retry; reports of workers."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
@@ -11,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.errors import JobError
 from analysis.files.shipped import tool_version
@@ -21,6 +23,9 @@ from app.jobs.model import Job, JobState, is_stale
 from app.jobs.process import signal_worker, start_time
 from app.jobs.redact import holds_token, redact
 from app.jobs.table import JobTable, canonical_json, connect, create, transaction
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 _MAX_QUEUED = 1_000
 _TAIL_BYTES = 256 * 1024
@@ -253,3 +258,8 @@ def _find(jobs: JobTable, job_id: str) -> Job:
 def _check_owner(job: Job, requested_by: str | None, action: str) -> None:
     if requested_by is not None and job.requested_by and requested_by != job.requested_by:
         raise JobError(f"Job {job.id} belongs to {job.requested_by}, who alone can {action} it.")
+
+
+def open_store(settings: Settings) -> JobStore:
+    """The job table of an installation or server."""
+    return JobStore(settings.jobs_db, shared=settings.slurm is not None)

@@ -10,8 +10,8 @@ from analysis.errors import JobError, UserError
 from app.errors import show_error
 from app.jobs.kinds import KINDS, kind_of
 from app.jobs.model import Job, JobState
-from app.jobs.slurm import Runner, open_store, runner_of
-from app.jobs.store import JobStore
+from app.jobs.slurm import Runner, runner_of
+from app.jobs.store import JobStore, open_store
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.data import settings, shown_checkpoint, shown_stats_dir, user
