@@ -1,4 +1,4 @@
-"""Registers our components with the server."""
+"""Registers our components with the server, and draws those that are scripts alone."""
 
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,27 @@ def component_of(folder: Path, *, html: str, css: str | None = None) -> Componen
         config = ComponentConfig(name=component, asset_dir="browser")
         manager.register_from_manifest(ComponentManifest(package, tool_version(), [config]), folder)
     return _renderer(name, html, css, f"{component}.js")
+
+
+def keep_focus() -> None:
+    """Draw the script of focus and keys: the skip link, groups of choices, the keys of the story.
+
+    For the entry script, once per run.
+    """
+    _draw_script("focus")
+
+
+def keep_history() -> None:
+    """Draw the script that adds each choice to the browser's history, so that Back undoes it.
+
+    For the entry script, once per run.
+    """
+    _draw_script("history")
+
+
+def _draw_script(name: str) -> None:
+    folder = Path(__file__).parent / name
+    component_of(folder, html="<span hidden></span>")(key=name, height=1)
 
 
 @cache

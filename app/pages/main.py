@@ -6,8 +6,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.components.focus import keep_focus
-from app.components.history import keep_history
+from app.charts.theme import ink, muted, paper, primary
+from app.components.assets import keep_focus, keep_history
 from app.loaded import Loaded
 from app.pages import compare, evaluate, expert, explore, export, plan, start, story
 from app.session.chosen_expert import chosen_expert, expert_control
@@ -18,7 +18,6 @@ from app.widgets.expert import link_to_expert
 from app.widgets.expert_card import expert_card, has_card
 from app.widgets.links import FIRST, go_to, page_at
 from app.widgets.login import log_out_part, require_login
-from app.widgets.page_style import apply_page_style
 from app.widgets.palette import palette_part
 from app.widgets.refusals import in_a_sentence
 from app.widgets.report import report_part
@@ -47,6 +46,14 @@ PAGES: Mapping[str, PageEntry] = {
 }
 # Pages with a map of the experts, beside which stands the card of the chosen one.
 _WITH_MAPS = ("explore", "compare")
+
+
+def apply_page_style() -> None:
+    """Set the colours of the browser's theme, which `app/static/page.css` names."""
+    dark = st.context.theme.type == "dark"
+    colors = f"--page: {paper(dark)}; --ink: {ink(dark)}; --mark: {primary(dark)};"
+    colors += f"--faint: {muted(dark)};"
+    st.html(f"<style>:root {{ {colors} }}</style>")
 
 
 def draw_page() -> None:
