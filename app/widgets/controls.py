@@ -1,7 +1,7 @@
-"""Drawing of the controls of the plan from their table; switches and lists of pages."""
+"""Drawing of the controls of the plan from their table; switches and lists; unknown values of the URL."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -9,6 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 from analysis.criteria import criterion_label
 from analysis.model.moe_model import MoEModel
 from app.components.expert_map import Arrangement, Mode
+from app.literal import literal
 from app.loaded import Loaded
 from app.session.controls import BESIDE, rows_on
 from app.session.pins import pin_options, second_key
@@ -25,14 +26,16 @@ from app.session.state import (
     criterion_words,
     has_exponents,
     one_of,
+    page_now,
     possible_scopes,
 )
-from app.widgets.url_values import say_unknown
 from pruning.plan.units import NeuronScope
 from pruning.search.store import SEARCH
 
 Choice = TypeVar("Choice", bound=str)
 Value = TypeVar("Value")
+_SAID: Final = "url.unknown"  # session: key of a control -> its page, and the line
+_MOST_NAMED, _MOST_SAID = 12, 60  # options, and characters of a value
 ORDERS: Mapping[Arrangement, str] = {"rank": "By rank", "expert": "By expert"}
 MODES: Mapping[Mode, str] = {
     "values": "Saliency",
@@ -42,6 +45,44 @@ MODES: Mapping[Mode, str] = {
 }
 _LISTS = (st.selectbox, st.select_slider, st.segmented_control, st.pills)
 _NEVER_EMPTY = (st.segmented_control, st.pills)
+
+
+def say_unknown(
+    label: str,
+    key: str,
+    options: Sequence[Any],
+    words: Callable[[Any], str] = str,
+    place: DeltaGenerator | None = None,
+) -> None:
+    """Say which value of the URL a control does not have, and what it has, before it is drawn.
+
+    Streamlit then takes its default without a word. The line stays while the page is open. Of a
+    control that was drawn already, the URL holds what a person chose. The line goes to `place`, for
+    controls of the sidebar, which may be closed.
+    """
+    lines = dict(st.session_state.get(_SAID, {}))
+    if key not in st.session_state:
+        lines.pop(key, None)
+        valid_values = {*map(str, options), *map(words, options)}
+        unknown = [value for value in st.query_params.get_all(key) if value not in valid_values]
+        if unknown:
+            lines[key] = page_now(), _line(label, unknown[0], _listed(options, words))
+        st.session_state[_SAID] = lines
+    page, line = lines.get(key, ("", ""))
+    if line and page == page_now():
+        (place or st).warning(line, icon=":material/link_off:")
+
+
+def _line(label: str, value: str, listed: str) -> str:
+    return f"{label} {literal(repr(value[:_MOST_SAID]))} of the URL is not here. Known: {listed}."
+
+
+def _listed(options: Sequence[Any], words: Callable[[Any], str]) -> str:
+    if isinstance(options, range):
+        return f"{options[0]} to {options[-1]}"
+    names = [literal(words(option)) for option in options]
+    rest = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def choose(

@@ -15,10 +15,9 @@ from app.loaded import CurrentPlan, Loaded
 from app.session.data import calibration_corpora, corpus_label, shown_model
 from app.session.job_queue import own_model, queue, shown_request
 from app.session.state import one_of
-from app.widgets.controls import choose
+from app.widgets.controls import choose, say_unknown
 from app.widgets.job_panel import own_job_part
 from app.widgets.notes import inform, show_command
-from app.widgets.url_values import say_unknown
 from pruning.requests.calibration import CalibrateRequest
 from pruning.requests.model import ActionRequest
 from pruning.spec.base import bounds, validated

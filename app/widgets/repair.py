@@ -20,10 +20,10 @@ from app.session.repairs import (
     with_repair,
 )
 from app.session.state import one_of
+from app.widgets.controls import say_unknown
 from app.widgets.job_form import skip_field
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
-from app.widgets.url_values import say_unknown
 from pruning.planning.searches import repair_seconds
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
 

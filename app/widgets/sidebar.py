@@ -21,8 +21,7 @@ from app.session.state import (
     share_key,
 )
 from app.tables.costs import experts_text
-from app.widgets.controls import draw_controls
-from app.widgets.url_values import say_unknown
+from app.widgets.controls import draw_controls, say_unknown
 from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import possible_shrinks
 

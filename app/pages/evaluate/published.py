@@ -19,8 +19,7 @@ from app.charts.published import (
 )
 from app.literal import literal
 from app.widgets.charts import show_chart, table_with_csv
-from app.widgets.controls import choose
-from app.widgets.url_values import say_unknown
+from app.widgets.controls import choose, say_unknown
 
 PROFILE: Final = "**Capability profile**: score kept per candidate and benchmark."
 _WEIGHTS: Final = (0.0, 0.5, 1.0, 2.0, 4.0)

@@ -22,12 +22,11 @@ from app.session.data import records_of
 from app.session.job_queue import own_model, queued_job
 from app.session.prompts import chosen_records, own_last
 from app.widgets.charts import chart_files, show_chart, show_named
-from app.widgets.controls import choose
+from app.widgets.controls import choose, say_unknown
 from app.widgets.expert import link_to_expert, reads
 from app.widgets.job_form import offer_job
 from app.widgets.job_panel import progress_part
 from app.widgets.notes import inform
-from app.widgets.url_values import say_unknown
 from pruning.actions.ask import AskRequest
 from pruning.records.lens import (
     FIRST_TOKEN,

@@ -32,10 +32,9 @@ from app.widgets.charts import (
     show_chart,
     show_named,
 )
-from app.widgets.controls import view_switch
+from app.widgets.controls import say_unknown, view_switch
 from app.widgets.fates_map import fates_map
 from app.widgets.notes import show_command
-from app.widgets.url_values import say_unknown
 from pruning.spec.base import command_line, option_words
 
 _CLICKS: Final = "explore.variants.clicks"

@@ -24,9 +24,8 @@ from app.session.chosen_expert import choose_in_chart
 from app.session.data import records_of
 from app.widgets.action_form import action_form, forms_at
 from app.widgets.charts import show_chart, show_named, table_with_csv
-from app.widgets.controls import choose
+from app.widgets.controls import choose, say_unknown
 from app.widgets.notes import NO_CALIBRATION, inform, show_command
-from app.widgets.url_values import say_unknown
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.records.bins import BinsRecord, BinsStore
 from pruning.records.subsets import SubsetStore

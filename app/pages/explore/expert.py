@@ -16,9 +16,8 @@ from app.loaded import Loaded
 from app.pages.explore.evidence import how_to_collect
 from app.session import data
 from app.widgets.charts import chart_or_message, show_chart, table_with_csv
-from app.widgets.controls import view_switch
+from app.widgets.controls import say_unknown, view_switch
 from app.widgets.notes import NO_CALIBRATION, badge, inform, show_command
-from app.widgets.url_values import say_unknown
 from pruning.spec.base import command_line, repeated
 
 # The page waits for it; use the command line for more.

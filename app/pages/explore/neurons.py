@@ -24,10 +24,9 @@ from app.session.data import records_of
 from app.session.plan_data import check_page_reads, lacks_statistics
 from app.session.state import one_of
 from app.widgets.charts import show_chart, show_named
-from app.widgets.controls import part_switch
+from app.widgets.controls import part_switch, say_unknown
 from app.widgets.job_form import neurons_missing_part
 from app.widgets.notes import against_chance, card, inform, show_command
-from app.widgets.url_values import say_unknown
 from pruning.plan.plan import NEURON_GRANULARITY
 from pruning.plan.units import NeuronScope
 from pruning.records.evaluation import EvaluationStore

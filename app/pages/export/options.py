@@ -15,7 +15,7 @@ from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
 from app.session.data import settings
 from app.session.state import one_of
-from app.widgets.url_values import say_unknown
+from app.widgets.controls import say_unknown
 from pruning.plan.heads import HeadChoice, HeadPlan, heads_bytes, heads_depend_on
 from pruning.plan.plan import NEURON_GRANULARITY, PruningPlan, fit_plan
 from pruning.plan.sizes import format_bytes
