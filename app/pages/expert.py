@@ -21,8 +21,7 @@ from app.widgets.charts import folded_table, table_with_csv
 from app.widgets.expert import read_tokens, reads
 from app.widgets.expert_card import expert_actions, has_card
 from app.widgets.links import link_to
-from app.widgets.notes import NO_CALIBRATION, badge, inform
-from app.widgets.refusals import in_a_sentence
+from app.widgets.notes import NO_CALIBRATION, badge, in_a_sentence, inform
 from pruning.plan.plan import EXPERT_GRANULARITY, PruningPlan, fit_plan
 from pruning.records.lens import LensStore
 from pruning.records.quality import PlanLoss

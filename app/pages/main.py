@@ -18,8 +18,8 @@ from app.widgets.expert import link_to_expert
 from app.widgets.expert_card import expert_card, has_card
 from app.widgets.links import FIRST, go_to, page_at
 from app.widgets.login import log_out_part, require_login
+from app.widgets.notes import in_a_sentence
 from app.widgets.palette import palette_part
-from app.widgets.refusals import in_a_sentence
 from app.widgets.report import report_part
 
 

@@ -1,6 +1,6 @@
 """The chosen plan, its controls and its files, drawn on every page."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +13,20 @@ from analysis.model.moe_model import MoEModel
 from analysis.stats.columns import GATES
 from app.choices import BLEND
 from app.errors import show_error
+from app.jobs.model import ACTIVE
 from app.literal import literal
 from app.loaded import Loaded
 from app.session.controls import TEXTS, USUAL, asked_spec, controls_for
-from app.session.data import loaded_for, shown_model, what_is_missing
-from app.session.link import write_link
+from app.session.data import (
+    chosen_model,
+    loaded_for,
+    model_choices,
+    runs_with_routing,
+    shown_model,
+    what_is_missing,
+)
+from app.session.job_queue import job_store
+from app.session.link import open_link, write_link
 from app.session.measured_plan import show_plan
 from app.session.pinned_plans import NO_ORDER, open_pin, with_second
 from app.session.pins import (
@@ -31,15 +40,21 @@ from app.session.pins import (
 from app.session.plan_data import current_plan
 from app.session.plan_state import import_plan, keep_by_hand, sparsity_controls
 from app.session.state import (
+    EQUAL_SHARE,
     PINNED,
+    Page,
     apply_criterion,
     controls_on_page,
     corpora_of,
     corpus_options,
+    criterion_in,
     not_here,
     page_choices,
+    possible_steps,
+    share_key,
 )
 from app.session.uploads import MEGABYTES, uploaded_text
+from app.tables.costs import experts_text
 from app.widgets.controls import (
     baseline_control,
     choose,
@@ -47,15 +62,16 @@ from app.widgets.controls import (
     criterion_controls,
     draw_controls,
     formula_part,
+    say_unknown,
     search_input,
     second_of_neurons,
 )
 from app.widgets.notes import inform
 from app.widgets.plan_bar import lost_note, no_plan, plan_line
-from app.widgets.sidebar import blend_sliders, model_and_calibration
 from pruning.plan.plan import fit_plan
 from pruning.plan.plan_file import plan_from_json
-from pruning.planning.choice import percent_removing, possible_percents
+from pruning.plan.sizes import format_bytes
+from pruning.planning.choice import percent_removing, possible_percents, possible_shrinks
 from pruning.planning.comparing import is_ordered
 from pruning.requests.ranking import SecondRequest
 from pruning.requests.recipe import Recipe
@@ -133,6 +149,76 @@ def chosen_plan(page: str) -> tuple[Loaded, str]:
         with places["second"]:
             _swap_button(swap_pinned, loaded)
     return loaded, ""
+
+
+def model_and_calibration(bar: DeltaGenerator) -> Page:
+    """Draw the sidebar; return on what the controls are read.
+
+    What the URL asks for and does not exist is said in `bar`.
+    """
+    with st.sidebar:
+        st.markdown("**MoE Prune Studio**")
+        choices = {choice.name: choice for choice in model_choices()}
+        if not choices:
+            raise UserError(
+                "There is no model to show. Build the demo with `python -m tools.demo.build`, or "
+                "start with `moeprune app --models-root FOLDER`."
+            )
+        say_unknown("Model", "model", list(choices), place=bar)
+        name = st.selectbox("Model", list(choices), key="model", bind="query-params")
+        model = chosen_model(choices[name])
+        st.text(
+            f"{len(model.layers)} layers x {experts_text(model.layers)} experts, "
+            f"top-{model.layers[0].top_k}, "
+            f"{format_bytes(model.checkpoint.nbytes)} {model.dtype.lower()}"
+        )
+        corpora = list(runs_with_routing(model))
+        open_link(model, corpora)
+        page = Page(st.session_state, model, corpora)
+        draw_controls("granularity", page)
+        _corpus_control(page)
+        _budget_controls(page)
+        counts = job_store().counts()
+        if active := [f"{counts[state]:,} {state}" for state in ACTIVE if state in counts]:
+            number, _, state = active[0].partition(" ")
+            active[0] = f"{number} {'job' if number == '1' else 'jobs'} {state}"
+            st.badge(", ".join(active), icon=":material/sync:", color="blue")
+    return page
+
+
+def _corpus_control(page: Page) -> None:
+    if not page.corpora:
+        st.text("No calibration yet.")
+        return
+    draw_controls("corpus", page)
+    criterion = criterion_in(st.session_state)
+    if not page.by_neuron and criterion is not None and criterion.source != "routed":
+        st.caption(f"{criterion.label} reads no corpus.")
+    if st.session_state["corpus"] == BLEND:
+        blend_sliders(page.corpora)
+
+
+def blend_sliders(corpora: Iterable[str]) -> None:
+    """The share of each corpus in the blend."""
+    for corpus in corpora:
+        st.session_state.setdefault(share_key(corpus), EQUAL_SHARE)
+        st.slider(
+            f"Share of {literal(corpus)}",
+            0,
+            100,
+            key=share_key(corpus),
+            persist_state="session",
+            help="Its weight in the blend, relative to the other corpora.",
+        )
+
+
+def _budget_controls(page: Page) -> None:
+    state, usual = st.session_state, USUAL["sparsity"]
+    if not (page.by_neuron or possible_shrinks(page.model)):
+        state["budget"] = USUAL["budget"]
+    if state["sparsity"] not in (steps := possible_steps(page)):
+        state["sparsity"] = max(percent for percent in steps if percent <= usual)
+    draw_controls("budget", page)
 
 
 def _places(page: str, *, neurons: bool) -> dict[str, DeltaGenerator]:

@@ -1,4 +1,4 @@
-"""Drawing of the controls of the plan from their table; switches and lists; unknown values of the URL."""
+"""Drawing of the controls of the plan from their table; switches, lists, unknown values of URLs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar

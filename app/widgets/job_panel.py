@@ -18,8 +18,7 @@ from app.session.data import user
 from app.session.job_queue import change_job, job_store, queued_job, runner
 from app.session.search_data import read_cached
 from app.widgets.links import link_to
-from app.widgets.notes import show_command
-from app.widgets.refusals import in_a_sentence
+from app.widgets.notes import in_a_sentence, show_command
 from pruning.plan.sizes import format_bytes
 from pruning.search.store import RESULT_NAME, SEARCH, KnownSearch
 

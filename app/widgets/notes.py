@@ -1,25 +1,59 @@
-"""Cards, notes and command lines on pages."""
+"""Cards, notes, refusals and command lines on pages."""
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import streamlit as st
+from pydantic import ValidationError
 
+from analysis.errors import UserError, sentence
 from analysis.files.shipped import DEMO_MODEL
 from analysis.model.loadable import unloadable
 from analysis.model.moe_model import MoEModel
+from app.errors import show_error
 from app.literal import literal
 from app.report.sentences import DEMO_NOTE
+from app.session.plan_state import REFUSED
 from pruning.plan.size_words import change_words
 from pruning.plan.sizes import format_bytes
+from pruning.spec.base import plain_problem, raised_by
 
+logger = logging.getLogger(__name__)
 NO_CALIBRATION: Final = "No calibration yet: start one on the **Start** page."
 
 
 def inform(text: str) -> None:
     """Show why there is nothing to draw, or what to do; `text` is Markdown."""
     st.info(text, icon=":material/info:")
+
+
+@contextmanager
+def in_a_sentence(besides: str = "") -> Iterator[None]:
+    """Show a problem of a person's choices or of recorded data as a sentence instead of a trace.
+
+    Not if it is `besides`, which the page shows. No other place makes sentences of problems.
+    """
+    try:
+        yield
+    except UserError as error:
+        if str(error) != besides:
+            show_error(error)
+    except ValidationError as error:
+        # Of recorded data that no request allows; a fault of the program would look the same.
+        logger.warning("A page was refused a value.", exc_info=error)
+        problem = error.errors(include_url=False)[0]
+        name = ".".join(map(str, problem["loc"]))
+        reason = str(raised_by(problem) or sentence(plain_problem(problem)))
+        show_error(f"{name}: {reason}" if name else reason)
+
+
+def refusal_part() -> None:
+    """Show once why the last edit or file was refused."""
+    if reason := st.session_state.pop(REFUSED, ""):
+        show_error(reason)
 
 
 def cannot_run(model: MoEModel) -> bool:

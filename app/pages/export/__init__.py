@@ -11,8 +11,8 @@ from app.session.plan_data import export_option, neuron_sizes
 from app.widgets.charts import show_named
 from app.widgets.job_panel import job_panel
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
+from app.widgets.notes import refusal_part
 from app.widgets.plan_bar import in_own_bits, plan_button
-from app.widgets.refusals import refusal_part
 from pruning.plan.sizes import SizeReport, format_bytes
 from pruning.planning.choice import schedule_label
 from pruning.planning.ranking import criterion_badge

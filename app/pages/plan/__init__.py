@@ -21,8 +21,8 @@ from app.session.plan_state import NoPlan
 from app.widgets.charts import show_named
 from app.widgets.job_form import neurons_missing_part
 from app.widgets.neuron_sizes import neuron_layers_part, neuron_metrics, width_modes_part
+from app.widgets.notes import refusal_part
 from app.widgets.plan_bar import quality_warning
-from app.widgets.refusals import refusal_part
 from app.widgets.repair import repair_part
 from pruning.plan.plan import changes_nothing
 from pruning.planning.ranking import Ranking

@@ -31,9 +31,8 @@ from app.widgets.charts import (
     table_with_csv,
 )
 from app.widgets.links import link_to
-from app.widgets.notes import card, saved_metric
+from app.widgets.notes import card, in_a_sentence, saved_metric
 from app.widgets.plan_bar import plan_button, prediction_error
-from app.widgets.refusals import in_a_sentence
 from pruning.measures.sum_error import SumError
 from pruning.plan.budget import count_budget
 from pruning.plan.experts_per_token import is_written, selecting

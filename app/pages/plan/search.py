@@ -32,8 +32,7 @@ from app.session.search_data import (
 from app.widgets.charts import show_named
 from app.widgets.job_form import offer_job
 from app.widgets.job_panel import progress_text
-from app.widgets.notes import card
-from app.widgets.refusals import in_a_sentence
+from app.widgets.notes import card, in_a_sentence
 from pruning.measures.result import MEASURES
 from pruning.planning.ranking import Ranking
 from pruning.planning.searches import (
