@@ -1,12 +1,16 @@
 """Cached models, runs, statistics and records for the pages; no weights, no torch."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, wraps
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
 
 import streamlit as st
 
+from analysis.cache_keys import key_of_call
 from analysis.checkpoint.index import CONFIG_NAME
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.corpora.presets import PRESETS
@@ -24,7 +28,6 @@ from analysis.stats.places import usual_stats_dir
 from app.choices import Choices
 from app.literal import literal
 from app.loaded import Loaded
-from app.session.keeping import remembered
 from app.settings import Settings, shown_path
 from pruning.measures.store import Kept, RecordStore
 from pruning.planning.ranking import Place
@@ -33,8 +36,31 @@ from pruning.records.quality import PlanLoss, stored_losses
 from pruning.spec.base import repeated
 from pruning.study import Study
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_MOST: Final = 128  # results of a function that is not marked by `most_results`
 MAX_LAYERS, MAX_EXPERTS = 256, 1024
 _TEXTS = tuple(f"*{suffix}" for suffix in SUFFIXES)
+
+
+def remembered(function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+    """The result of a function, cached for equal arguments; do not mutate it."""
+    # As text: Streamlit takes 2 ms to hash the nested lists of one toggle, item by item.
+    result: T = _cached(function)(key=key_of_call(args, named), _args=args, _named=named)
+    return result
+
+
+@cache
+def _cached(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with a cache of its own; Streamlit hashes no argument with an underscore."""
+
+    # Streamlit knows a cache by the name and the text of the function.
+    @st.cache_resource(max_entries=getattr(function, "most_results", _MOST), show_spinner=False)
+    @wraps(function)
+    def result(*, key: Any, _args: tuple[Any, ...], _named: dict[str, Any]) -> Any:
+        return function(*_args, **_named)
+
+    return result
 
 
 @dataclass(frozen=True, slots=True)

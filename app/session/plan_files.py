@@ -16,8 +16,7 @@ from analysis.cache_keys import most_results
 from analysis.errors import PlanError
 from analysis.files.durable import written_durably
 from analysis.model.moe_model import MoEModel
-from app.session.data import settings
-from app.session.keeping import remembered
+from app.session.data import remembered, settings
 from pruning.plan.plan import PruningPlan, fit_plan
 from pruning.plan.plan_file import plan_from_json
 

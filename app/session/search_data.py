@@ -9,8 +9,7 @@ from analysis.errors import PlanError
 from analysis.model.moe_model import MoEModel
 from app.literal import literal
 from app.loaded import CurrentPlan, Loaded
-from app.session.data import settings
-from app.session.keeping import remembered
+from app.session.data import remembered, settings
 from app.session.plan_state import NoPlan, sparsity_controls
 from app.settings import shown_path
 from pruning.planning.choice import percent_removing

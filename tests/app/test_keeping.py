@@ -8,7 +8,7 @@ from analysis.cache_keys import key_of, most_results
 from analysis.files.shipped import SHIPPED_STATS
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
-from app.session.keeping import remembered
+from app.session.data import remembered
 from pruning.requests.plan import SpecRequest
 from pruning.spec.spec import spec_of
 from pruning.study import Study

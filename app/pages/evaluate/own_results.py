@@ -26,11 +26,11 @@ from app.session.data import (
     corpus_label,
     held_out_corpora,
     records_of,
+    remembered,
     settings,
     usual_corpora,
 )
 from app.session.job_queue import own_model
-from app.session.keeping import remembered
 from app.widgets.charts import chart_card, show_named, table_with_csv
 from app.widgets.controls import choose, view_switch
 from app.widgets.job_form import (
