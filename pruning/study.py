@@ -41,7 +41,6 @@ from pruning.planning.measured import (
     find_sensitivity,
     order_of,
     order_sensitivity,
-    without_budget,
 )
 from pruning.planning.per_token import with_mean_top_k
 from pruning.planning.predicted import PredictedLoss, predicted_in_bits, predicted_loss, sum_error
@@ -331,14 +330,14 @@ class Study:
 
     def order(self, ranking: Ranking) -> Order:
         """The order in which layers lose experts or neurons."""
-        free = without_budget(ranking)
+        free = ranking.without_budget
         return self.cached(order_of, free, free.spec)
 
     def added_losses(self, ranking: Ranking) -> Sensitivity | None:
         """Curves of the loss increase in the order of a ranking, on every measured corpus."""
         if ranking.spec.ranking.granularity not in self.measured_granularities:
             return None
-        free = without_budget(ranking)
+        free = ranking.without_budget
         spread = free.spec.spread.model_copy(update={"cost": "nll"})
         spec = free.spec.model_copy(update={"spread": spread})
         return self.cached(order_sensitivity, free, spec, self.curves)
@@ -348,7 +347,7 @@ class Study:
         curves = self.added_losses(ranking)
         if curves is None:
             return None
-        return self.cached(sum_error, without_budget(ranking), curves, self.evaluations)
+        return self.cached(sum_error, ranking.without_budget, curves, self.evaluations)
 
     def predicted(self, plan: PruningPlan, ranking: Ranking) -> PredictedLoss | None:
         """Predicted loss increase of a plan: of its order's curves, or in fewer bits a sum.

@@ -16,7 +16,7 @@ from app.charts.sizes import byte_unit, size_text
 from app.charts.theme import CLEAR, Look, ink, muted, primary, themed
 from app.charts.traces import series, signed, stroke
 from pruning.planning.frontier import BEST, OTHER, SHOWN, UNIFORM, frontier_table, with_plan
-from pruning.planning.measured import removed_by, without_budget
+from pruning.planning.measured import removed_by
 from pruning.planning.ranking import needs_sensitivity
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _POINTS: Final = {
 def draw(loaded: Loaded) -> Drawing:
     """Predicted loss of every size."""
     study, ranking = loaded.study, loaded.ranking
-    recipe, error = without_budget(ranking), study.sum_error(ranking)
+    recipe, error = ranking.without_budget, study.sum_error(ranking)
     if error is None:
         raise needs_sensitivity(recipe, recipe.spec)
     table = study.cached(frontier_table, recipe, error)

@@ -68,19 +68,6 @@ def order_of(ranking: Ranking, spec: PlanSpec) -> Order:
     return _neurons(ranking, spec) if spec.by_neuron else _experts(ranking, spec)
 
 
-def without_budget(ranking: Ranking) -> Ranking:
-    """The ranking with a spec that has only what decides its order."""
-    spec = ranking.spec
-    free = spec.model_copy(
-        update={
-            "budget": BudgetSpec(),
-            "spread": SpreadSpec(schedule=MEASURED, cost=spec.spread.cost),
-            "limits": spec.limits.model_copy(update={"protect": (), "set": {}}),
-        }
-    )
-    return replace(ranking, spec=free)
-
-
 def removed_by(plan: PruningPlan, sizes: Mapping[int, int], model: MoEModel) -> Removed:
     """Experts or neurons that each layer loses under a complete plan; `sizes` are the order's."""
     stay = kept_by_layer(plan, model)

@@ -41,7 +41,14 @@ from pruning.schedules import MEASURED, Evidence
 from pruning.schedules.counts import read_counts
 from pruning.search.store import SEARCH, order_digest, search_in
 from pruning.spec.base import command_line, option_words, repeated
-from pruning.spec.spec import FREQUENCY, LimitsSpec, PlanSpec, RankingSpec
+from pruning.spec.spec import (
+    FREQUENCY,
+    BudgetSpec,
+    LimitsSpec,
+    PlanSpec,
+    RankingSpec,
+    SpreadSpec,
+)
 
 # Whole layers are measured whatever the plan keeps of them.
 _OF_LIMITS = (name for name in LimitsSpec.model_fields if name not in ("protect", "set"))
@@ -182,6 +189,19 @@ class Ranking(DisplayMixin):
         # Not `changed`: the spec may lack a budget, which that refuses.
         limits = spec.limits.model_copy(update={"keep_super": False, "pin": pin})
         return spec.model_copy(update={"limits": limits})
+
+    @property
+    def without_budget(self) -> Ranking:
+        """The same with a spec that has only what decides the order."""
+        spec = self.spec
+        free = spec.model_copy(
+            update={
+                "budget": BudgetSpec(),
+                "spread": SpreadSpec(schedule=MEASURED, cost=spec.spread.cost),
+                "limits": spec.limits.model_copy(update={"protect": (), "set": {}}),
+            }
+        )
+        return replace(self, spec=free)
 
     @cached_property
     def evidence(self) -> Evidence:

@@ -38,7 +38,7 @@ from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.result import SampleValues, document_places
 from pruning.measures.sum_error import SumError, equal_documents
 from pruning.plan.units import Removed, apportion
-from pruning.planning.measured import Order, find_sensitivity, order_of, without_budget
+from pruning.planning.measured import Order, find_sensitivity, order_of
 from pruning.planning.predicted import sum_error
 from pruning.planning.ranking import Place
 from pruning.records.evaluation import EvaluationStore
@@ -112,7 +112,7 @@ def learned(name: str, stats_dir: Path, windows: int | None) -> tuple[Order, Sum
     """An order with its curves on every corpus, and how shipped plans say that they err."""
     spec = spec_of(criterion=name, **ORDERS[name], sparsity="50%", schedule="measured", cost="nll")
     store = stats_store(stats_dir)
-    selection = without_budget(Study(demo(), store, Place(DEMO_MODEL)).ranking(spec))
+    selection = Study(demo(), store, Place(DEMO_MODEL)).ranking(spec).without_budget
     known, evaluated = SensitivityStore([SHIPPED_STATS]), EvaluationStore([SHIPPED_STATS])
     curves = find_sensitivity(selection, spec, known)
     if curves is None or len(curves.curves) < len(CORPORA):

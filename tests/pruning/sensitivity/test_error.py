@@ -20,7 +20,7 @@ from families.tiny_models import tiny_model
 from pruning.measures.curves import Curve, Curves, Sensitivity
 from pruning.measures.sum_error import SumError, equal_documents
 from pruning.planning.frontier import BEST, UNIFORM, frontier_table
-from pruning.planning.measured import find_sensitivity, order_of, without_budget
+from pruning.planning.measured import find_sensitivity, order_of
 from pruning.planning.predicted import predict, sum_error
 from pruning.planning.ranking import Place
 from pruning.records.evaluation import EvaluationStore
@@ -44,7 +44,7 @@ def curves_of(order):
     """What is cut in a shipped order, and its measured curves."""
     store, model = stats_store(), load_model_index("demo")
     spec = spec_of(**ORDERS[order], sparsity="50%", schedule="measured", cost="nll")
-    selection = without_budget(Study(model, store, Place("demo")).ranking(spec))
+    selection = Study(model, store, Place("demo")).ranking(spec).without_budget
     return selection, find_sensitivity(selection, spec, SensitivityStore(store.directories))
 
 
@@ -261,7 +261,7 @@ def selection(tmp_path):
 
 
 def test_budgets_are_steps_of_the_groups_and_the_best_is_no_worse(selection, tmp_path):
-    free = without_budget(selection)
+    free = selection.without_budget
     order = order_of(free, free.spec)
     assert order.ref == order_of(selection, selection.spec).ref
     most = order.units.most[0]
