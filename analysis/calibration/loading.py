@@ -33,7 +33,7 @@ from analysis.machine.launcher import launched_world, local_rank
 from analysis.model.loadable import unloadable
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
-from analysis.stats.groups import Group, misfit
+from analysis.stats.columns import Group, misfit
 
 # Quantised checkpoints are dequantised, so that statistics are the same with and without an
 # accelerator: kernels that compute in fewer bits round activations too.

@@ -7,7 +7,7 @@ from analysis.corpora.encoding import check_token_ids
 from analysis.corpora.sequences import TokenSequences
 from analysis.files.naming import digest_of, run_name
 from analysis.model.moe_model import MoEModel
-from analysis.stats.groups import ordered
+from analysis.stats.columns import ordered
 from analysis.stats.manifest import SCHEMA_VERSION, CorpusRef, Run, RunManifest, measured_model
 from analysis.stats.store import StatsStore
 

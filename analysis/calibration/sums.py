@@ -19,8 +19,7 @@ from analysis.families.base import MoELayer
 from analysis.model.heads import head_experts
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import computed_widths
-from analysis.stats.columns import MOMENT_COLUMNS
-from analysis.stats.groups import Group, ordered
+from analysis.stats.columns import MOMENT_COLUMNS, Group, ordered
 
 _Shape = tuple[tuple[int, ...], torch.dtype]
 # Layer -> neurons of each of its experts.

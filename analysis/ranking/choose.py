@@ -16,8 +16,7 @@ from analysis.errors import StatsError, unknown_name
 from analysis.model.moe_model import MoEModel
 from analysis.ranking.experts import Stats
 from analysis.stats.blend import blend
-from analysis.stats.columns import COUNT_COLUMNS
-from analysis.stats.groups import groups_for
+from analysis.stats.columns import COUNT_COLUMNS, groups_for
 from analysis.stats.manifest import COUNTS_ALONE, Part, Run, RunManifest
 from analysis.stats.reading import load_weight_stats
 from analysis.stats.store import StatsStore

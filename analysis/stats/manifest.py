@@ -104,7 +104,7 @@ class RunManifest:
     made: Mapping[str, Any]  # what does not: versions, batch size, host, time, memory
     files: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of each data file
     schema_version: int = SCHEMA_VERSION
-    groups: tuple[str, ...] = ()  # of a calibration run, see `analysis.stats.groups`
+    groups: tuple[str, ...] = ()  # of a calibration run, see `analysis.stats.columns`
 
     @property
     def corpus(self) -> str:

@@ -11,9 +11,8 @@ import numpy as np
 from analysis.errors import StatsError
 from analysis.files.naming import digest_of, now, run_name
 from analysis.lazy import pd
-from analysis.stats.columns import LARGEST
+from analysis.stats.columns import GROUP_COLUMNS, LARGEST, ordered
 from analysis.stats.grid import Grid
-from analysis.stats.groups import GROUP_COLUMNS, ordered
 from analysis.stats.manifest import (
     COUNTS_ALONE,
     GROUP_TABLES,

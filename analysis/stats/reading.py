@@ -17,6 +17,7 @@ from analysis.numbers.arrays import FloatArray
 from analysis.stats import stored_tables
 from analysis.stats.columns import (
     EXPERT_COLUMNS,
+    GROUP_COLUMNS,
     LARGEST,
     MOMENT_COLUMNS,
     OPTIONAL_COLUMNS,
@@ -24,7 +25,6 @@ from analysis.stats.columns import (
     needed_columns,
 )
 from analysis.stats.grid import Grid
-from analysis.stats.groups import GROUP_COLUMNS
 from analysis.stats.manifest import EXPERTS, HEADS, SAMPLES, TRANSITIONS, VECTORS, WEIGHTS, Run
 from analysis.stats.samples import (
     SAMPLE_COLUMNS,

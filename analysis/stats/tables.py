@@ -42,7 +42,7 @@ class ExpertStats(_RunTable):
     """Routed-token sums of a run.
 
     `table` has EXPERT_COLUMNS, sorted by layer and expert, and the columns of further groups
-    (`analysis.stats.groups.GROUP_COLUMNS`); a part of a run lacks what is stored for all tokens
+    (`analysis.stats.columns.GROUP_COLUMNS`); a part of a run lacks what is stored for all tokens
     only, and traffic all but the counts. `samples` are those of the group `dense`, one entry per
     run; empty if a run lacks them.
     """

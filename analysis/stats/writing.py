@@ -24,9 +24,8 @@ from analysis.files.durable import (
 from analysis.lazy import pd
 from analysis.numbers.arrays import FloatArray, IntArray
 from analysis.stats import stored_tables
-from analysis.stats.columns import EXPERT_COLUMNS
+from analysis.stats.columns import EXPERT_COLUMNS, GROUP_COLUMNS
 from analysis.stats.grid import Grid
-from analysis.stats.groups import GROUP_COLUMNS
 from analysis.stats.manifest import EXPERTS, MANIFEST, VECTORS, WEIGHTS, Run, RunManifest
 from analysis.stats.store import read_run
 from analysis.stats.tables import ExpertStats, WeightStats

@@ -22,7 +22,7 @@ from analysis.files.shipped import DEMO_CHECKPOINT, DEMO_MODEL
 from analysis.model.describing import describe_model
 from analysis.model.moe_model import MoEModel
 from analysis.ranking.choose import run_by_corpus
-from analysis.stats.groups import groups_for
+from analysis.stats.columns import groups_for
 from analysis.stats.manifest import Run
 from analysis.stats.places import usual_stats_dir
 from app.choices import Choices

@@ -7,7 +7,7 @@ import streamlit as st
 
 from analysis.corpora.spec import corpus_name
 from analysis.criteria import CRITERIA
-from analysis.stats.groups import groups_for
+from analysis.stats.columns import groups_for
 from app.jobs.kinds import kind_of
 from app.jobs.model import Job
 from app.literal import literal

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from analysis.corpora.settings import Sampling
 from analysis.corpora.spec import parse_corpus
-from analysis.stats.groups import Group, misfit, ordered
+from analysis.stats.columns import Group, misfit, ordered
 from pruning.measures.sample_settings import DEFAULT_ANSWER_TOKENS
 from pruning.option import Option
 from pruning.requests.model import ActionOptions, ModelRequest

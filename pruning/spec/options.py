@@ -26,8 +26,8 @@ from analysis.errors import PlanError
 from analysis.machine.devices import parse_device, parse_device_map
 from analysis.model.attention import Attention as AttentionName
 from analysis.stats.columns import Gate as GateName
-from analysis.stats.groups import Group as GroupName
-from analysis.stats.groups import ordered
+from analysis.stats.columns import Group as GroupName
+from analysis.stats.columns import ordered
 from analysis.stats.places import FOLDER_HELP
 from pruning.measures.names import MeasureName
 from pruning.measures.sample_settings import DEFAULT_ANSWER_TOKENS, Scored

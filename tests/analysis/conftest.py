@@ -6,8 +6,8 @@ from threads import one_thread  # noqa: F401
 
 from analysis.calibration.loading import load_tokenizer
 from analysis.model.opening import load_model_index
+from analysis.stats.columns import GROUP_COLUMNS
 from analysis.stats.grid import Grid
-from analysis.stats.groups import GROUP_COLUMNS
 from analysis.stats.writing import save_expert_stats
 from builders.statistics import random_columns, run_manifest
 

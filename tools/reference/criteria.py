@@ -4,7 +4,7 @@ from pathlib import Path
 
 from analysis.criteria import CRITERIA, NEURON_CRITERIA, RANKABLE, VARIANTS, Criterion, unified
 from analysis.criteria.base import needs_of
-from analysis.stats.groups import groups_for
+from analysis.stats.columns import groups_for
 from pruning.spec.base import repeated
 from tools.reference.markdown import cell, table
 

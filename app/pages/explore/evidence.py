@@ -10,7 +10,7 @@ from analysis.criteria import CRITERIA, criterion_label
 from analysis.demo.listing import DEMO_CORPORA
 from analysis.ranking.experts import can_rank
 from analysis.ranking.proxy import proxy_quality
-from analysis.stats.groups import Group
+from analysis.stats.columns import Group
 from analysis.stats.manifest import SHARDS, Run
 from app.charts import loss_bins
 from app.charts.loss_bins import WORDS
