@@ -6,8 +6,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from analysis.corpora.spec import name_among
-from analysis.corpora.weights import corpus_weight_text, parse_corpus_weight
+from analysis.corpora.spec import corpus_weight_text, name_among, parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.model.moe_model import MoEModel

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from analysis.cache_keys import Cache, most_results, uncached
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus_weight
 from analysis.criteria import CRITERIA, Criterion
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.model.moe_model import MoEModel

@@ -15,9 +15,8 @@ from analysis.calibration.memory import active_params, memory_needs
 from analysis.calibration.streamed import hidden_bytes
 from analysis.corpora.presets import PRESETS
 from analysis.corpora.sequences import TokenSequences
-from analysis.corpora.spec import parse_corpus
+from analysis.corpora.spec import CorpusWeight, parse_corpus
 from analysis.corpora.streams import SHUFFLE_BUFFER
-from analysis.corpora.weights import CorpusWeight
 from analysis.criteria import RANKABLE, get_criterion, unified
 from analysis.demo.listing import DEMO_CORPORA
 from analysis.files.shipped import SHIPPED_STATS

@@ -9,8 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from analysis.cache_keys import IdentityKey, most_results
-from analysis.corpora.spec import bare_name, content_of, is_at_hand, name_among
-from analysis.corpora.weights import CorpusWeight, corpus_weight_text
+from analysis.corpora.spec import (
+    CorpusWeight,
+    bare_name,
+    content_of,
+    corpus_weight_text,
+    is_at_hand,
+    name_among,
+)
 from analysis.criteria import Criterion
 from analysis.errors import StatsError, unknown_name
 from analysis.model.moe_model import MoEModel

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.corpora.weights import CorpusWeight
+from analysis.corpora.spec import CorpusWeight
 from analysis.criteria import Criterion, neuron_score_of
 from analysis.criteria.weight_based import NORM_PRODUCT
 from analysis.errors import CriterionError, StatsError

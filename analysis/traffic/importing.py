@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.corpora.account import SKIPPED_ROWS
-from analysis.corpora.spec import bare_name
+from analysis.corpora.spec import bare_name, names_corpus
 from analysis.corpora.tokens import Count
-from analysis.corpora.weights import names_corpus
 from analysis.errors import StatsError
 from analysis.files.content import file_sha256
 from analysis.files.naming import digest_of, now, run_name

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus_weight
 from analysis.criteria import CRITERIA, Criterion, get_criterion
 from analysis.errors import StatsError
 from analysis.foreign_text import in_html

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.cache_keys import most_results
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus_weight
 from analysis.criteria import CRITERIA
 from analysis.errors import StatsError
 from analysis.numbers.arrays import BoolArray

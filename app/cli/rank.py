@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Annotated
 
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus_weight
 from analysis.criteria import Criterion, get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.lazy import pd

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.corpora.weights import corpus_weight_text
+from analysis.corpora.spec import corpus_weight_text
 from analysis.criteria import RANKABLE, get_criterion, unified
 from analysis.errors import PlanError, StatsError, UserError
 from analysis.families.base import MoELayer

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from analysis.corpora.spec import bare_name, corpus_name
-from analysis.corpora.weights import corpus_weight_text
+from analysis.corpora.spec import bare_name, corpus_name, corpus_weight_text
 from analysis.errors import PlanError
 from app.loaded import CurrentPlan, Loaded
 from app.session.data import corpus_files, records_of, shown_model, shown_stats_dir

@@ -6,8 +6,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import streamlit as st
 
-from analysis.corpora.spec import name_among
-from analysis.corpora.weights import corpus_weight_text
+from analysis.corpora.spec import corpus_weight_text, name_among
 from analysis.criteria import (
     CRITERIA,
     NEURON_CRITERIA,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus_weight
 from analysis.criteria import CRITERIA
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 from analysis.corpora.account import CONVERSATIONS, row_facts
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError, StatsError
 from analysis.families.base import MoELayer

@@ -10,8 +10,7 @@ from typing import Any
 
 from analysis.cache_keys import most_results
 from analysis.calibration.weights import weight_statistics
-from analysis.corpora.spec import corpus_name
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import corpus_name, parse_corpus_weight
 from analysis.criteria import CRITERIA, Criterion
 from analysis.drain import drain
 from analysis.errors import PlanError

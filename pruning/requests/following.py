@@ -6,8 +6,7 @@ from pathlib import Path
 
 from analysis.calibration.free import free_memory
 from analysis.corpora.early import has_vocabulary
-from analysis.corpora.spec import is_at_hand
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import is_at_hand, parse_corpus_weight
 from analysis.demo.listing import DEMO_CORPORA
 from analysis.errors import PlanError
 from analysis.files.home import from_home

@@ -15,8 +15,7 @@ from pydantic import (
     field_validator,
 )
 
-from analysis.corpora.spec import parse_corpus
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus, parse_corpus_weight
 from analysis.errors import UserError
 from analysis.numbers.sparsity import parse_sparsity
 from pruning.plan.budget import parse_gib

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import Field, field_validator, model_validator
 
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus_weight
 from analysis.stats.columns import groups_for, ordered
 from pruning.plan.plan import PruningPlan
 from pruning.requests.calibration import CalibrateRequest, check_blocks

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from analysis.corpora.spec import is_at_hand
-from analysis.corpora.weights import CorpusWeight, parse_corpus_weight
+from analysis.corpora.spec import CorpusWeight, is_at_hand, parse_corpus_weight
 from analysis.errors import PlanError
 from pruning.option import Option
 from pruning.plan.plan import PruningPlan

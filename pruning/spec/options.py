@@ -18,9 +18,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from analysis.corpora.settings import Packing as PackingName
 from analysis.corpora.settings import Truncate as TruncateName
-from analysis.corpora.spec import content_of, corpus_name, parse_corpus
+from analysis.corpora.spec import content_of, corpus_name, parse_corpus, parse_corpus_weight
 from analysis.corpora.tokens import Count as CountName
-from analysis.corpora.weights import parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.errors import PlanError
 from analysis.machine.devices import parse_device, parse_device_map

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from analysis.corpora.weights import CorpusWeight, corpus_weight_text, parse_corpus_weight
+from analysis.corpora.spec import CorpusWeight, corpus_weight_text, parse_corpus_weight
 from analysis.criteria import Criterion, check_ranks, get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.numbers.sparsity import parse_sparsity

@@ -3,8 +3,7 @@
 from typing import Any
 
 from analysis.corpora.early import has_vocabulary
-from analysis.corpora.spec import is_at_hand
-from analysis.corpora.weights import CorpusWeight, parse_corpus_weight
+from analysis.corpora.spec import CorpusWeight, is_at_hand, parse_corpus_weight
 from analysis.errors import ExportError, PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index

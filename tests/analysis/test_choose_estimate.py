@@ -9,7 +9,7 @@ from calibrations import make_settings
 from analysis.calibration.manifest import corpus_ref
 from analysis.calibration.memory import active_params, estimate
 from analysis.calibration.weights import weight_statistics
-from analysis.corpora.weights import CorpusWeight, parse_corpus_weight
+from analysis.corpora.spec import CorpusWeight, parse_corpus_weight
 from analysis.criteria import CRITERIA
 from analysis.drain import drain
 from analysis.errors import StatsError

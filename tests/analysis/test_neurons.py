@@ -28,7 +28,7 @@ from analysis.calibration.loading import Placement, load_model
 from analysis.calibration.memory import check_fits, memory_needs
 from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TokenSequences
-from analysis.corpora.weights import CorpusWeight
+from analysis.corpora.spec import CorpusWeight
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import CheckpointError, CriterionError, StatsError

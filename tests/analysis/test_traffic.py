@@ -11,7 +11,7 @@ from calibrations import calibrated
 from transformers import AutoModelForCausalLM
 
 from analysis.corpora.sequences import TokenSequences
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.errors import StatsError

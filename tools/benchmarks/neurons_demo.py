@@ -17,7 +17,7 @@ from analysis.calibration.loading import CalibrationSettings, load_model
 from analysis.corpora.sampling import tokenize
 from analysis.corpora.settings import Sampling
 from analysis.corpora.sources import fitness_source
-from analysis.corpora.weights import CorpusWeight
+from analysis.corpora.spec import CorpusWeight
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.files.shipped import SHIPPED_STATS

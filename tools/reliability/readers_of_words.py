@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from analysis.corpora.spec import parse_corpus
-from analysis.corpora.weights import parse_corpus_weight
+from analysis.corpora.spec import parse_corpus, parse_corpus_weight
 from analysis.criteria import get_criterion
 from analysis.files.json_text import parse_json
 from analysis.numbers.sparsity import num_removed, parse_sparsity

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from analysis.calibration.loading import CalibrationSettings
-from analysis.corpora.weights import CorpusWeight
+from analysis.corpora.spec import CorpusWeight
 from analysis.criteria import get_criterion
 from analysis.demo.tasks import LOCAL_TASKS, write_task
 from analysis.drain import drain

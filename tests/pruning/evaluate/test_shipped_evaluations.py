@@ -7,8 +7,8 @@ import pytest
 from shipped import shipped_lines
 
 from analysis.calibration.loading import CalibrationSettings, load_model, load_tokenizer
+from analysis.corpora.spec import CorpusWeight
 from analysis.corpora.streams import open_corpus
-from analysis.corpora.weights import CorpusWeight
 from analysis.criteria import get_criterion
 from analysis.drain import drain
 from analysis.files.shipped import SHIPPED_STATS
