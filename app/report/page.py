@@ -19,8 +19,8 @@ from analysis.criteria import get_criterion
 from analysis.errors import PlanError, UserError, unknown_name
 from app.charts.chart import Chart, Drawing, made_by, plan_fact
 from app.charts.listing import CHARTS
-from app.tables.costs import experts_text
 from app.tables.spreadsheets import csv_text
+from pruning.plan.layer_words import experts_text
 from pruning.plan.plan import EXPERT_GRANULARITY
 from pruning.plan.sizes import format_bytes
 from pruning.planning.choice import corpora_words

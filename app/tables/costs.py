@@ -5,8 +5,8 @@ from typing import Any
 
 from analysis.criteria import CRITERIA
 from analysis.criteria.base import needs_of
-from analysis.families.base import MoELayer
 from analysis.stats.manifest import COUNTS_ALONE, Run
+from pruning.plan.layer_words import experts_text
 
 SHOWN_COSTS = (
     "model",
@@ -32,12 +32,6 @@ _NEEDS = {
     "gates": "gate weights",
     "weights": "expert weights",
 }
-
-
-def experts_text(layers: Sequence[MoELayer]) -> str:
-    """Experts per layer, such as 64; a range such as 8-64 if layers differ."""
-    counts = [layer.num_experts for layer in layers]
-    return "-".join(map(str, dict.fromkeys((min(counts), max(counts)))))
 
 
 def cost_rows(runs: Sequence[Run], identity: str) -> list[dict[str, Any]]:

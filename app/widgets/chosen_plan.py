@@ -54,7 +54,6 @@ from app.session.state import (
     share_key,
 )
 from app.session.uploads import MEGABYTES, uploaded_text
-from app.tables.costs import experts_text
 from app.widgets.controls import (
     baseline_control,
     choose,
@@ -68,6 +67,7 @@ from app.widgets.controls import (
 )
 from app.widgets.notes import inform
 from app.widgets.plan_bar import lost_note, no_plan, plan_line
+from pruning.plan.layer_words import experts_text
 from pruning.plan.plan import fit_plan
 from pruning.plan.plan_file import plan_from_json
 from pruning.plan.sizes import format_bytes

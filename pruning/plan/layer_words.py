@@ -1,10 +1,16 @@
 """Layers, experts and counts as a person writes them: 0,5-7 and 3:5,7-9 and 0-2=24."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from analysis.errors import PlanError
+
+if TYPE_CHECKING:
+    from analysis.families.base import MoELayer
 
 MOST_DIGITS = 6  # of a layer, an expert or a count
 _LAYERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -81,3 +87,9 @@ def counts_words(kept: Mapping[int, int]) -> list[str]:
         f"{ranges(layer for layer, number in kept.items() if number == count)}={count}"
         for count in sorted(set(kept.values()), reverse=True)
     ]
+
+
+def experts_text(layers: Sequence[MoELayer]) -> str:
+    """Experts per layer, such as 64; a range such as 8-64 if layers differ."""
+    counts = [layer.num_experts for layer in layers]
+    return "-".join(map(str, dict.fromkeys((min(counts), max(counts)))))

@@ -12,7 +12,7 @@ from permanent_names import EXPONENTS
 from safetensors import safe_open
 
 from analysis.families.base import MoELayer
-from app.tables.costs import experts_text
+from pruning.plan.layer_words import experts_text
 
 ROOT = Path(__file__).parents[2]
 
