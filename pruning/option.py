@@ -38,7 +38,7 @@ class Option:
 
 
 @contextmanager
-def collected() -> Iterator[None]:
+def as_value_errors() -> Iterator[None]:
     """Turn a `UserError` into a ValueError, which pydantic collects."""
     try:
         yield
@@ -47,10 +47,10 @@ def collected() -> Iterator[None]:
 
 
 def checked(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function with a `UserError` turned into a ValueError, see `collected`."""
+    """The function with a `UserError` turned into a ValueError, see `as_value_errors`."""
 
     def parsed(value: Any) -> Any:
-        with collected():
+        with as_value_errors():
             return parse(value)
 
     return parsed
@@ -60,7 +60,7 @@ def checked_by(parse: Callable[[Any], object]) -> AfterValidator:
     """Check a value with `parse`, but keep the value itself."""
 
     def check(value: Any) -> Any:
-        with collected():
+        with as_value_errors():
             parse(value)
         return value
 

@@ -16,7 +16,7 @@ from analysis.corpora.spec import CorpusWeight, corpus_weight_text, parse_corpus
 from analysis.criteria import Criterion, check_ranks, get_criterion
 from analysis.errors import PlanError, UserError
 from analysis.numbers.sparsity import parse_sparsity
-from pruning.option import Option, checked, checked_by, collected
+from pruning.option import Option, as_value_errors, checked, checked_by
 from pruning.plan.budget import SizeTarget
 from pruning.plan.constraints import Constraints, Limits, Parallel, check_apart, parse_parallel
 from pruning.plan.dividing import divided
@@ -206,7 +206,7 @@ class LimitsSpec(Limits, Section):
 
     def model_post_init(self, context: Any, /) -> None:
         """Check the rules on what goes together."""
-        with collected():
+        with as_value_errors():
             check_apart(self.pin, self.drop)
 
 
@@ -227,7 +227,7 @@ class PlanSpec(Section):
             self._check_file(file, name)
             return
         if self.ranking.criterion:
-            with collected():
+            with as_value_errors():
                 check_ranks(self.ranking.rule, self.ranking.granularity)
         amounts = list(self.budget.amounts)
         needed = 0 if self.spread.schedule_file or self.keeps_all else 1
