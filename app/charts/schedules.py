@@ -24,7 +24,7 @@ from pruning.search.store import order_digest
 from pruning.spec.spec import FREQUENCY
 from pruning.study import shared
 
-_LABELLED_LAYERS: Final = 8  # in half of a narrow page
+_LABELLED_LAYERS: Final = 4  # beside names and colour bar on a phone
 _NUMBERED_LAYERS: Final = 24  # more would leave no room for the numbers
 
 
