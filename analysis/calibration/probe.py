@@ -135,9 +135,9 @@ def loading_seconds(model: MoEModel, dtype: str = "auto") -> float:
 def _parts(model: MoEModel) -> Iterator[bytes]:
     """Some bytes of the shards, from places all over them."""
     shards = model.checkpoint.shards
-    each = -(-_CHUNKS // len(shards))
-    for number in range(each):
+    chunks = -(-_CHUNKS // len(shards))
+    for number in range(chunks):
         for shard in shards:
             with (model.checkpoint.path / shard.name).open("rb", buffering=0) as file:
-                file.seek(number * shard.size // each)
+                file.seek(number * shard.size // chunks)
                 yield file.read(_CHUNK)

@@ -92,10 +92,10 @@ def main() -> None:
     size = sum(entry.nbytes for entry in model.checkpoint.tensors.values()) / 2**30
     print(f"{given.model}, {given.layers} layers, {size:.2f} GiB, {given.tokens} tokens, BF16")
     for name, run in best.items():
-        each = ", ".join(f"{one.cpu:.2f}" for one in runs[name])
+        times = ", ".join(f"{one.cpu:.2f}" for one in runs[name])
         print(
-            f"  {name:<12} {run.cpu:6.2f} s ({each}): {run.user:.2f} user, {run.kernel:.2f} kernel,"
-            f" {run.faults:,} pages"
+            f"  {name:<12} {run.cpu:6.2f} s ({times}): {run.user:.2f} user, "
+            f"{run.kernel:.2f} kernel, {run.faults:,} pages"
         )
     print(f"  calibration: {best['calibration'].cpu / best['forward'].cpu:.2f} forwards")
 

@@ -43,9 +43,9 @@ PAINTED = """(before) => new Promise(resolve => {
 def cpu_seconds(process: psutil.Process) -> float:
     """Processor time that a process and its children have used, those that ended too."""
     used = 0.0
-    for each in (process, *process.children(recursive=True)):
+    for member in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
-            used += sum(each.cpu_times()[:4])
+            used += sum(member.cpu_times()[:4])
     return used
 
 

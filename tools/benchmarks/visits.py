@@ -78,9 +78,9 @@ def main() -> None:
                     taken.append([visit(page, process, server, name) for _ in range(VISITS)])
     for number, visits in enumerate(zip(*taken, strict=True), start=1):
         of_browser, of_server = zip(*visits, strict=True)
-        each = ", ".join(f"{used:.2f}" for used in of_browser)
+        times = ", ".join(f"{used:.2f}" for used in of_browser)
         print(
-            f"  visit {number}: {median(of_browser):.2f} s of the browser ({each}), "
+            f"  visit {number}: {median(of_browser):.2f} s of the browser ({times}), "
             f"{median(of_server):.2f} s of the server"
         )
 
