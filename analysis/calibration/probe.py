@@ -4,11 +4,14 @@ A run tells more, see `analysis.stats.rates`. Rates are seconds for a unit of co
 """
 
 import hashlib
+import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from analysis.calibration.free import free_memory
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import computed_widths
 from analysis.progress import RATES
@@ -94,21 +97,32 @@ def _fastest(run: "Callable[[int], torch.Tensor]", on: "torch.device") -> float:
 
 
 def byte_seconds(model: MoEModel) -> tuple[float, float]:
-    """Seconds for a byte of the shards: as far as the disk decides them, and hashed too.
-
-    The fastest parts count, as other programs may take the CPU in between.
-    """
-    reading, hashing = list[float](), list[float]()
+    """Seconds for a byte of the shards: as far as the disk decides them, and hashed too."""
+    cached, fresh, hashing = list[float](), list[float](), list[float]()
     started = before = time.perf_counter()
-    for part in _parts(model):
-        reading.append((time.perf_counter() - before) / len(part))
+    for part, was_cached in _parts(model):
+        taken = cached if was_cached else fresh
+        taken.append((time.perf_counter() - before) / len(part))
         read = time.thread_time()
         hashlib.sha256(part).digest()
         hashing.append((time.thread_time() - read) / len(part))
         before = time.perf_counter()
         if before - started > _SECONDS:
             break
-    return min(reading), min(reading) + min(hashing)
+    reading = reading_seconds(cached, fresh, fits=model.checkpoint.nbytes <= free_memory())
+    return reading, reading + min(hashing)
+
+
+def reading_seconds(cached: Sequence[float], fresh: Sequence[float], *, fits: bool) -> float:
+    """Seconds for a byte of a model, by those of parts that the page cache had and had not.
+
+    The fastest of both count, as other programs may take the CPU in between. Of a model that memory
+    does not hold (`fits`), what is cached is gone before a run gets there.
+    """
+    if not (cached and fresh):
+        return min([*cached, *fresh])
+    share = len(cached) / (len(cached) + len(fresh)) if fits else 0.0
+    return share * min(cached) + (1 - share) * min(fresh)
 
 
 def loading_seconds(model: MoEModel, dtype: str = "auto") -> float:
@@ -123,7 +137,7 @@ def loading_seconds(model: MoEModel, dtype: str = "auto") -> float:
     stored, loaded = DTYPES[resolve_dtype("auto", model)], DTYPES[resolve_dtype(dtype, model)]
     weights, took = list[torch.Tensor](), list[float]()
     before = time.thread_time()
-    for part in _parts(model):
+    for part, _ in _parts(model):
         whole = len(part) - len(part) % stored.itemsize
         read = torch.frombuffer(bytearray(part[:whole]), dtype=stored)
         weights.append(read.to(loaded, copy=True))  # kept, so that the next ones take more memory
@@ -132,12 +146,28 @@ def loading_seconds(model: MoEModel, dtype: str = "auto") -> float:
     return statistics.median(took)
 
 
-def _parts(model: MoEModel) -> Iterator[bytes]:
-    """Some bytes of the shards, from places all over them."""
+def _parts(model: MoEModel) -> Iterator[tuple[bytes | bytearray, bool]]:
+    """Some bytes of the shards, from places all over them; whether the page cache had them."""
     shards = model.checkpoint.shards
     chunks = -(-_CHUNKS // len(shards))
     for number in range(chunks):
         for shard in shards:
             with (model.checkpoint.path / shard.name).open("rb", buffering=0) as file:
-                file.seek(number * shard.size // chunks)
-                yield file.read(_CHUNK)
+                yield read_part(file.fileno(), number * shard.size // chunks, _CHUNK)
+
+
+def read_part(file: int, start: int, count: int) -> tuple[bytes | bytearray, bool]:
+    """So many bytes of an open file, fewer at its end; whether the page cache had them.
+
+    What it had not, it has not afterwards either: the next probe finds the same.
+    """
+    if hasattr(os, "RWF_NOWAIT"):  # Linux
+        part, length = bytearray(count), min(count, os.fstat(file).st_size - start)
+        with suppress(OSError):  # not there, or no such file system
+            if os.preadv(file, [part], start, os.RWF_NOWAIT) == length:
+                del part[length:]
+                return part, True
+    read = os.pread(file, count, start)
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file, start, count, os.POSIX_FADV_DONTNEED)
+    return read, False
