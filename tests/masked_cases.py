@@ -46,6 +46,30 @@ def plans_of(case, model=None):
     return plan
 
 
+def candidates_of(case):
+    """Related allocations that remove equally many, some of which begin alike."""
+    step = case.groups
+    layers = len(case.sparse)
+    found = []
+    for more in range(layers):
+        for less in range(layers):
+            removed = [step] * layers
+            if more != less and 2 * step <= case.experts - case.smallest:
+                removed[more] += step
+                removed[less] -= step
+                found.append(tuple(removed))
+    return sorted({(step,) * layers, *found})
+
+
+def values_of(fitness, candidates):
+    """Blocks of each candidate, while all before it are held."""
+    found = []
+    for number, removed in enumerate(candidates):
+        found.append([fitness.block(removed, block) for block in range(fitness.num_blocks)])
+        fitness.hold(candidates[: number + 1])
+    return found
+
+
 def subject_of(case, model):
     full = drain(run_full(model, make_samples(sequences(), batch_size=2)))
     return Subject(model, FAMILIES[case.model_type], case.sparse, full, plans_of(case))

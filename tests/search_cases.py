@@ -1,6 +1,7 @@
 """Small feasible sets that can be listed in full, and a fitness that needs no model."""
 
 from collections import Counter
+from contextlib import nullcontext
 from itertools import product
 
 import numpy as np
@@ -56,6 +57,7 @@ class Distance:
     """
 
     num_layers = 4
+    ahead = 0
 
     def __init__(self, hidden=(1, 3, 2), blocks=(4, 4, 3)):
         self.hidden = np.array(hidden)
@@ -66,6 +68,13 @@ class Distance:
     @property
     def num_blocks(self):
         return len(self.blocks)
+
+    def open(self):
+        """Nothing: there is one process."""
+        return nullcontext()
+
+    def begin(self, removed):
+        """Nothing: each runs when it is measured."""
 
     def prepare(self, candidates):
         """Nothing: each is measured by itself."""

@@ -79,12 +79,12 @@ class Line:
             self._post(leaving, self.processes.rank - 1)
         self._answers.append(backward)
         if len(self._answers) > self.ahead * (self.processes.world - 1 - self.place):
-            self._answer()
+            self.answer()
 
     def drain(self) -> None:
         """Wait until all batches have passed all processes."""
         while self._answers:
-            self._answer()
+            self.answer()
 
     @contextmanager
     def gathered(self, sums: Sums) -> Iterator[list[Sums]]:
@@ -103,7 +103,8 @@ class Line:
         for rank in others:
             self.processes.send({}, rank, self.tag)
 
-    def _answer(self) -> None:
+    def answer(self) -> None:
+        """Answer the earliest batch that is not answered, once the next process has."""
         backward = self._answers.popleft()
         answer = backward({} if self.is_last else self._take(self.processes.rank - 1))
         if not self.is_first:

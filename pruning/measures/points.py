@@ -106,6 +106,11 @@ class Points:
         by_sample = self._values[removed]
         return np.array([by_sample[sample] for sample in samples], dtype=np.float64)
 
+    def known(self, removed: Removed, samples: Sequence[str]) -> dict[str, tuple[float, ...]]:
+        """The values of an allocation on those of these samples that are known."""
+        by_sample = self._values.get(removed, {})
+        return {sample: by_sample[sample] for sample in samples if sample in by_sample}
+
     def samples(self) -> tuple[str, ...]:
         """The samples on which the original was measured, in order of measurement."""
         return tuple(self._values.get((0,) * len(self._sizes), {}))

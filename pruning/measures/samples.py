@@ -67,7 +67,7 @@ class Samples:
     def batches(self) -> Iterator[SampleBatch]:
         """The batches of this process, in order; a single process has all."""
         rank, world = self.processes.rank, self.processes.world
-        return (batch for batch in self._all_batches() if batch.number % world == rank)
+        return (batch for batch in self.all_batches() if batch.number % world == rank)
 
     def gather(self, local_values: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
         """Values of all samples in every process, from each process's values of its own samples.
@@ -79,7 +79,8 @@ class Samples:
         rows = np.concatenate([np.asarray(batch.samples) for batch in self.batches()])
         return gather_rows(self.processes, rows, local_values, len(self))
 
-    def _all_batches(self) -> Iterator[SampleBatch]:
+    def all_batches(self) -> Iterator[SampleBatch]:
+        """The batches of all processes, in order."""
         first = 0
         for number, batch in enumerate(self.sequences.batches(self.batch_size)):
             rows = range(first, first + len(batch.mask))
@@ -89,7 +90,7 @@ class Samples:
     @cached_property
     def num_scored(self) -> NDArray[np.int64]:
         """(samples,) scored positions of each sample."""
-        return np.concatenate([batch.counts for batch in self._all_batches()])
+        return np.concatenate([batch.counts for batch in self.all_batches()])
 
     def sums_of(self, values: FloatArray) -> SampleSums:
         """Sums over the scored positions of each sample, (samples,), with what they are of."""

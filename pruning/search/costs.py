@@ -67,6 +67,17 @@ class RunCosts:
         runs = self.runs(positions)
         return runs | {"read": self.trunk, "multiply": runs["multiply"] + self._running[0]}
 
+    def by_layer(self, passes: Sequence[float]) -> list[float]:
+        """What each layer costs that the original and so many runs pass; the last with the head."""
+        running = [cost * (1 + count) for cost, count in zip(self.layers, passes, strict=True)]
+        running[-1] += self.head * passes[-1]
+        return running
+
+    def passes(self, positions: Sequence[int]) -> list[float]:
+        """How many runs that start at these positions pass each layer; see `run`."""
+        firsts = [self.sparse[place] if place >= 0 else 0 for place in positions]
+        return [sum(first <= layer for first in firsts) for layer in range(len(self.layers))]
+
     @cached_property
     def _running(self) -> list[float]:
         """Of the layers from each one on; 0 behind the last."""
@@ -99,6 +110,18 @@ def search_parts(costs: RunCosts, settings: SearchSettings) -> Parts:
         RUNNING_ORIGINAL: {"multiply": sum(costs.layers)},
     }
     return Parts(parts)
+
+
+def search_passes(costs: RunCosts, settings: SearchSettings) -> list[float]:
+    """How many candidates of a search are expected to pass each layer; see `RunCosts.child`."""
+    draws, depth = range(1, settings.max_steps + 1), len(costs.layers)
+    changed = [2 * min(pair) for pair in product(draws, draws)]
+    children = settings.generations * (settings.population - settings.elites)
+    return [
+        settings.population
+        + children * statistics.mean(1 - (1 - (layer + 1) / depth) ** count for count in changed)
+        for layer in range(depth)
+    ]
 
 
 class SearchTally:

@@ -8,19 +8,16 @@ candidates in one pass over the weights. Fitness is bit for bit the same in all 
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from analysis.calibration.distributed import Processes
-from analysis.calibration.free import free_memory
 from analysis.calibration.loading import CalibrationSettings, load_model, resolve_dtype
 from analysis.calibration.memory import check_fits
 from analysis.corpora.sequences import TokenSequences
@@ -33,32 +30,16 @@ from pruning.engine.candidate import MeasureSettings, measure_hidden
 from pruning.engine.full_side import FullSide, final_hidden, full_side, run_full
 from pruning.engine.masking import masked
 from pruning.engine.streamed import Ends, EvaluationPlans, partial_folder, run_plans
-from pruning.measures.result import MEASURES, SampleSums
+from pruning.measures.result import MEASURES
 from pruning.measures.samples import SampleBatch, Samples
 from pruning.plan.plan import PruningPlan
 from pruning.plan.units import Removed
 from pruning.search.costs import RunCosts
-from pruning.search.run import Fitness
+from pruning.search.kept_states import KeptStates, TrunkRun, free_share
+from pruning.search.runs import Measurement, Runs, with_counts
 from pruning.search.scores import BlockFitness
 
-_COMPARING = "comparing with the original model"
-_SHARE_OF_MEMORY = 0.25
-# Of a batch: position function -> sums over the scored positions of each sample, see
-# `measure_hidden`; and the decoder layers that ran for this candidate.
-Measurement = tuple[Mapping[str, SampleSums], int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TrunkRun:
-    """The results of one run through the trunk."""
-
-    hidden_ND: Tensor  # (scored positions, width) final hidden states
-    # Decoder index of each layer that ran -> (sequences, length, width) its input hidden states.
-    inputs: dict[int, Tensor]
-    layers: int  # decoder layers that ran
-    # Whether each layer got exactly the output of the one before, and nothing else of earlier
-    # layers. Only then may a run start in between.
-    is_chain: bool
+_COMPARING: Final = "comparing with the original model"
 
 
 def run_from(
@@ -169,6 +150,8 @@ class MaskedRuns:
     width x bytes per element.
     """
 
+    ahead = 0
+
     def __init__(
         self,
         subject: Subject,
@@ -182,15 +165,22 @@ class MaskedRuns:
         self._layers = decoder_layers(subject.loaded, subject.family)
         self.num_batches, self.num_layers = len(self.batches), len(self._layers)
         device = next(subject.loaded.parameters()).device
-        self._kept = _HiddenStates(
+        self._kept = KeptStates(
             subject.sparse[: len(subject.sparse) + 1 - fewest_changes],
             free_share(device) if max_bytes is None else max_bytes,
         )
         self._plan: tuple[Removed, PruningPlan] | None = None
 
+    def open(self) -> AbstractContextManager[None]:
+        """Nothing: one process runs the whole model."""
+        return nullcontext()
+
     def prepare(self, _candidates: Sequence[Removed]) -> Generator[Progress, None, None]:
         """Nothing: each candidate is measured by itself."""
         yield from ()
+
+    def begin(self, removed: Removed, number: int) -> None:
+        """Nothing: each runs when it is measured."""
 
     def run(self, removed: Removed, number: int) -> Measurement:
         """Measure a candidate on a batch."""
@@ -202,7 +192,7 @@ class MaskedRuns:
             done = run_from(subject.loaded, self._layers, batch, first, entry_BTD)
         self._kept.keep(removed, number, done)
         sums = measure_hidden(subject.full, batch, done.hidden_ND, self._settings)
-        return _with_counts(sums, batch), done.layers
+        return with_counts(sums, batch), done.layers
 
     def run_base(self, base: Removed, number: int) -> int:
         """Run and hold what several candidates start from; the layers that ran."""
@@ -230,26 +220,36 @@ class StreamedRuns:
     plan_of: Callable[[Removed], PruningPlan]  # removed per layer -> plan
     settings: MeasureSettings
     folder: Path  # an interrupted pass resumes from what it left here
+    ahead: int = field(default=0, init=False)
     _measurements: dict[Removed, dict[int, Measurement]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.num_batches = -(-len(self.samples) // self.samples.batch_size)  # of all processes
         self.num_layers = self.model.depth
 
+    def open(self) -> AbstractContextManager[None]:
+        """All runs are over; errors of what is done with them reach all processes."""
+        return self.samples.processes.together()
+
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, None]:
-        """Measure these candidates on all batches of this process."""
-        plans = {removed: self.plan_of(removed) for removed in candidates}
-        all_plans = tuple(plans.values())
-        dtype = resolve_dtype(self.running.dtype, self.model)
-        facts = (self.model.identity, dtype, self.samples.batch_size, self.samples.sequences.digest)
-        parts = self._parts(len(plans))
-        with partial_folder(self.folder, facts, self.samples.processes) as at:
-            running = run_plans(
-                self.model, EvaluationPlans(all_plans, all_plans), [self.samples], self.running, at
+        """Measure these candidates on all batches; each process runs its own."""
+        processes = self.samples.processes
+        with processes.together():
+            plans = {removed: self.plan_of(removed) for removed in candidates}
+            all_plans = tuple(plans.values())
+            dtype, digest = (
+                resolve_dtype(self.running.dtype, self.model),
+                self.samples.sequences.digest,
             )
-            ends = yield from parts.run("layers", running)
-            self._measurements = yield from parts.by_phase(self._measure(ends, plans))
-            ends.clear()
+            facts = (self.model.identity, dtype, self.samples.batch_size, digest)
+            parts, asked = self._parts(len(plans)), EvaluationPlans(all_plans, all_plans)
+            with partial_folder(self.folder, facts, processes) as at:
+                running = run_plans(self.model, asked, [self.samples], self.running, at)
+                ends = yield from parts.run("layers", running)
+                own = yield from parts.by_phase(self._measure(ends, plans))
+                layers = {removed: ends.layers(plan) for removed, plan in plans.items()}
+                ends.clear()
+        self._measurements = self._of_all_batches(own, layers)
 
     def _parts(self, candidates: int) -> Parts:
         """The pass through the layers, then the heads of all candidates."""
@@ -261,23 +261,50 @@ class StreamedRuns:
 
     def _measure(
         self, ends: Ends, plans: Mapping[Removed, PruningPlan]
-    ) -> Generator[Progress, None, dict[Removed, dict[int, Measurement]]]:
+    ) -> Generator[Progress, None, dict[Removed, list[Mapping[str, FloatArray]]]]:
+        """What is measured of each candidate on each batch of this process."""
         original = partial(ends.hidden, self.samples, None)
         folder = self.running.placement.hidden_states_dir
         full = yield from full_side(ends.head, self.samples, original, folder)
-        by_candidate: dict[Removed, dict[int, Measurement]] = {}
+        by_candidate: dict[Removed, list[Mapping[str, FloatArray]]] = {}
         with closing(full):
             for removed, plan in plans.items():
                 yield Progress(_COMPARING, len(by_candidate), len(plans), "plans")
-                layers, by_candidate[removed] = ends.layers(plan), {}
-                for batch in self.samples.batches():
-                    hidden_ND = ends.hidden(self.samples, plan, batch)
-                    sums = measure_hidden(full, batch, hidden_ND, self.settings)
-                    by_candidate[removed][batch.number] = _with_counts(sums, batch), layers
+                by_candidate[removed] = [
+                    measure_hidden(
+                        full, batch, ends.hidden(self.samples, plan, batch), self.settings
+                    )
+                    for batch in self.samples.batches()
+                ]
         return by_candidate
 
+    def _of_all_batches(
+        self,
+        own: Mapping[Removed, Sequence[Mapping[str, FloatArray]]],
+        layers: Mapping[Removed, int],
+    ) -> dict[Removed, dict[int, Measurement]]:
+        """What all processes have measured, by candidate and batch."""
+        every: dict[Removed, dict[int, Measurement]] = {}
+        for removed, parts in own.items():
+            sums = self.samples.gather(
+                {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            )
+            every[removed] = {
+                batch.number: (
+                    with_counts(
+                        {name: all_N[batch.samples] for name, all_N in sums.items()}, batch
+                    ),
+                    layers[removed],
+                )
+                for batch in self.samples.all_batches()
+            }
+        return every
+
+    def begin(self, removed: Removed, number: int) -> None:
+        """Nothing: all candidates shared one pass."""
+
     def run(self, removed: Removed, number: int) -> Measurement:
-        """The measurement of a candidate by `prepare`, on a batch of this process."""
+        """The measurement of a candidate by `prepare`."""
         return self._measurements[removed][number]
 
     def run_base(self, _base: Removed, _number: int) -> int:
@@ -291,24 +318,25 @@ class StreamedRuns:
         """Nothing: no hidden states are kept."""
 
 
-def _with_counts(sums: Mapping[str, FloatArray], batch: SampleBatch) -> dict[str, SampleSums]:
-    counts = batch.counts
-    return {name: SampleSums(sum_, counts) for name, sum_ in sums.items()}
-
-
 class RunFitness:
     """See `Fitness`: a block is a batch."""
 
-    def __init__(self, runs: MaskedRuns | StreamedRuns, measure: str) -> None:
+    def __init__(self, runs: Runs, measure: str) -> None:
         self.runs, self._measure = runs, MEASURES[measure]
         self.num_blocks, self.num_layers = runs.num_batches, runs.num_layers
-        self.hold = runs.hold
+        self.ahead = -(-runs.ahead // runs.num_batches)
+        self.open, self.hold = runs.open, runs.hold
 
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
         """Measure what the candidates share; the seconds that this took for each."""
         started = time.monotonic()
         yield from self.runs.prepare(candidates)
         return (time.monotonic() - started) / len(candidates)
+
+    def begin(self, removed: Removed) -> None:
+        """Begin to run a candidate on all blocks."""
+        for number in range(self.num_blocks):
+            self.runs.begin(removed, number)
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
         """Sums of the measure over the scored positions of each sample of a batch."""
@@ -323,127 +351,3 @@ def masked_fitness(
     """Fitness on a loaded model; for `max_bytes` see `MaskedRuns`."""
     # All candidates remove equally many, so two that differ do so in at least two layers.
     return RunFitness(MaskedRuns(subject, MeasureSettings((measure,), seed), max_bytes, 2), measure)
-
-
-def free_share(device: torch.device) -> int:
-    """Bytes that may be kept for reuse: a quarter of the free memory."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
-    return int(_SHARE_OF_MEMORY * free)
-
-
-class _HiddenStates:
-    """Input hidden states of sparse layers, by candidate and block.
-
-    Candidates that begin alike share tensors. `sparse` are the layers in which two candidates may
-    begin to differ.
-    """
-
-    def __init__(self, sparse: Sequence[int], max_bytes: int) -> None:
-        self._sparse = tuple(sparse)
-        self._max_bytes = max_bytes
-        self._is_chain = max_bytes > 0
-        # removed -> block -> input of each sparse layer.
-        self._inputs: dict[Removed, dict[int, tuple[Tensor, ...]]] = {}
-
-    def entry(self, removed: Removed, block: int) -> tuple[int, Tensor | None]:
-        """The first layer that must run, and its input."""
-        source = self._source(removed, block)
-        if source is None:
-            return 0, None
-        alike = self._alike(source, removed)
-        return self._sparse[alike], self._inputs[source][block][alike]
-
-    def _source(self, removed: Removed, block: int) -> Removed | None:
-        """The kept candidate that equals this one in most layers from the first on."""
-        others = (other for other, blocks in self._inputs.items() if block in blocks)
-        return max(others, key=lambda other: self._alike(other, removed), default=None)
-
-    def keep(self, removed: Removed, block: int, done: TrunkRun) -> None:
-        """Keep the inputs of a run, and those that it did not need to recompute."""
-        self._is_chain = self._is_chain and done.is_chain
-        if not self._is_chain:
-            self._inputs.clear()
-            return
-        source = self._source(removed, block)
-        before = self._inputs[source][block] if source else ()
-        inputs = tuple(
-            done.inputs[index] if index in done.inputs else before[position]
-            for position, index in enumerate(self._sparse)
-        )
-        self._inputs.setdefault(removed, {})[block] = inputs
-
-    def hold(self, candidates: Sequence[Removed]) -> None:
-        """Drop all but the last candidate and these, in their order, within the room."""
-        last = list(self._inputs)[-1:]
-        kept: dict[Removed, dict[int, tuple[Tensor, ...]]] = {}
-        sizes: dict[int, int] = {}
-        for removed in dict.fromkeys([*last, *candidates]):
-            blocks: Mapping[int, tuple[Tensor, ...]] = self._inputs.get(removed, {})
-            more = {id(t): t.nbytes for inputs in blocks.values() for t in inputs}
-            if blocks and sum((sizes | more).values()) <= self._max_bytes:
-                sizes |= more
-                kept[removed] = dict(blocks)
-        # The last stays last.
-        self._inputs = {name: kept[name] for name in reversed(kept)}
-
-    def forget(self) -> None:
-        """Drop all."""
-        self._inputs.clear()
-
-    def _alike(self, one: Removed, other: Removed) -> int:
-        """Number of equal layers from the first on; at most all but the last."""
-        limit = len(self._sparse) - 1
-        return next((n for n in range(limit) if one[n] != other[n]), max(0, limit))
-
-
-class SharedFitness:
-    """Fitness shared by processes: each measures every candidate on some of the blocks.
-
-    So each process holds hidden states of its own blocks alone, and meets all candidates on them.
-    In every process the same calls give the same values, whatever the number of processes. Each
-    could measure every block.
-    """
-
-    def __init__(self, fitness: Fitness, processes: Processes) -> None:
-        self._fitness = fitness
-        self._processes = processes
-        self._round: tuple[Removed, int, list[BlockFitness]] | None = None
-        self.num_blocks, self.num_layers = fitness.num_blocks, fitness.num_layers
-        self.hold = fitness.hold
-
-    def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
-        """In each process by itself."""
-        with self._processes.together():
-            return (yield from self._fitness.prepare(candidates))
-
-    def block(self, removed: Removed, number: int) -> BlockFitness:
-        """A block; the processes compute as many blocks at a time as they are."""
-        place, offset = divmod(number, self._processes.world)
-        if self._round is None or self._round[:2] != (removed, place):
-            self._round = (removed, place, self._measure(removed, place))
-        return self._round[2][offset]
-
-    def _measure(self, removed: Removed, place: int) -> list[BlockFitness]:
-        processes = self._processes
-        number = place * processes.world + processes.rank
-        block = BlockFitness(np.zeros(0), np.zeros(0, np.int64), 0)
-        with processes.together():
-            if number < self.num_blocks:
-                block = self._fitness.block(removed, number)
-        parts = processes.gather(
-            {
-                "sums": torch.from_numpy(block.sums),
-                "counts": torch.from_numpy(block.counts),
-                "layers": torch.tensor(block.layers),
-            }
-        )
-        # JSON preserves floats exactly.
-        plain = [{name: values.tolist() for name, values in part.items()} for part in parts]
-        return [
-            BlockFitness(
-                np.array(part["sums"], dtype=np.float64),
-                np.array(part["counts"], dtype=np.int64),
-                part["layers"],
-            )
-            for part in processes.share(plain)
-        ]

@@ -6,6 +6,7 @@ A search redraws everything but the scores, so it resumes from these.
 import statistics
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from analysis.errors import PlanError
 from analysis.progress import Progress, Whole, changed
 from pruning.plan.units import Removed
 from pruning.requests.search_settings import SearchSettings
+from pruning.search.ahead import ahead_of
 from pruning.search.costs import RunCosts, SearchTally
 from pruning.search.evolution import Candidate, initial_state, next_state
 from pruning.search.scores import BlockFitness, Score, Scores
@@ -26,9 +28,18 @@ class Fitness(Protocol):
 
     num_blocks: int
     num_layers: int  # decoder layers that run for a block if nothing is reused
+    ahead: int  # candidates to begin before one is measured; 0 if that gains nothing
+
+    def open(self) -> AbstractContextManager[None]:
+        """Candidates are measured inside; an error there reaches all processes."""
+        ...
 
     def prepare(self, candidates: Sequence[Removed]) -> Generator[Progress, None, float]:
         """Compute what these candidates share, before they are measured; seconds for each."""
+        ...
+
+    def begin(self, removed: Removed) -> None:
+        """Begin to run a candidate, in the order in which candidates are measured."""
         ...
 
     def block(self, removed: Removed, number: int) -> BlockFitness:
@@ -181,33 +192,42 @@ class _Search(_Evolution):
     def __init__(self, task: Task, fitness: Fitness, scores: Scores, costs: RunCosts) -> None:
         super().__init__(task, scores, costs)
         self._fitness = fitness
+        self._clock = 0.0  # when the last candidate was measured
 
     def score(self) -> Generator[Progress, None, None]:
         """Score every new candidate of the population."""
-        state = self._state
         new, unknown, parents = self.begin()
         seconds = 0.0
         if unknown:
             seconds = yield from changed(self._fitness.prepare(unknown), self._preparing)
             self._tally.prepared()
-        for candidate in new:
-            yield self._progress()
-            removed, score = candidate.removed, self._table.known.get(candidate.removed)
-            self.scores[candidate.number] = score or self._measure(removed, seconds)
-            layers = self.scores[candidate.number].layers / self._fitness.num_blocks
-            if score:
-                self._tally.known(layers)
-            else:
-                self._tally.measured(removed, layers)
-            # The next parents as far as known, and the parents of candidates still to be scored.
-            scored = tuple(number for number in state.members if number in self.scores)
-            numbers = dict.fromkeys([*self._best(scored), *parents])
-            self._fitness.hold([state.candidates[number].removed for number in numbers])
+        self._clock = time.monotonic()
+        with self._fitness.open():
+            for candidate in ahead_of(new, self._begin, self._fitness.ahead):
+                yield self._progress()
+                removed, score = candidate.removed, self._table.known.get(candidate.removed)
+                self.scores[candidate.number] = score or self._measure(removed, seconds)
+                layers = self.scores[candidate.number].layers / self._fitness.num_blocks
+                if score:
+                    self._tally.known(layers)
+                else:
+                    self._tally.measured(removed, layers)
+                self._hold(parents)
         self.end()
         self._table.sync()
 
+    def _begin(self, candidate: Candidate) -> None:
+        if candidate.removed not in self._table.known:
+            self._fitness.begin(candidate.removed)
+
+    def _hold(self, parents: Sequence[int]) -> None:
+        """Keep the next parents as far as known, and those of candidates still to be scored."""
+        state = self._state
+        scored = tuple(number for number in state.members if number in self.scores)
+        numbers = dict.fromkeys([*self._best(scored), *parents])
+        self._fitness.hold([state.candidates[number].removed for number in numbers])
+
     def _measure(self, removed: Removed, before: float) -> Score:
-        started = time.monotonic()
         blocks = [
             self._fitness.block(removed, number) for number in range(self._fitness.num_blocks)
         ]
@@ -217,7 +237,9 @@ class _Search(_Evolution):
                 f"The model gives no finite fitness when its layers lose {list(removed)} experts; "
                 "try --dtype float32, or another corpus."
             )
-        return self._table.add(removed, whole, before + time.monotonic() - started)
+        # Since the one before: this one may have begun while others were measured.
+        started, self._clock = self._clock, time.monotonic()
+        return self._table.add(removed, whole, before + self._clock - started)
 
     def outcome(self) -> SearchOutcome:
         """The state of the search."""

@@ -93,18 +93,17 @@ class Scores:
         """Keep what was measured on all samples; it survives the end of this process.
 
         Raises:
-            StatsError: it cannot be written.
+            StatsError: it cannot be written, by the first process.
         """
         seconds = round(seconds, 4)
         score = self._score(whole.sums, whole.counts, whole.layers, seconds)
         sums = SampleSums(whole.sums, whole.counts, self.sequences.documents)
-        with self.processes.together():
-            if self.processes.is_first:
-                kept = tuple(size - gone for size, gone in zip(self.sizes, removed, strict=True))
-                made = {"layers": whole.layers, "seconds": seconds, **self.made}
-                plan = PlanSums(kept, self._ids, {self._row: sums})
-                blocks = plan.blocks(self.model, self._digest(removed), self._where, made)
-                self.table.add(blocks, sync=False)
+        if self.processes.is_first:
+            kept = tuple(size - gone for size, gone in zip(self.sizes, removed, strict=True))
+            made = {"layers": whole.layers, "seconds": seconds, **self.made}
+            plan = PlanSums(kept, self._ids, {self._row: sums})
+            blocks = plan.blocks(self.model, self._digest(removed), self._where, made)
+            self.table.add(blocks, sync=False)
         self.known[removed] = score
         return score
 

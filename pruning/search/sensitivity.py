@@ -2,23 +2,27 @@
 
 Up to the layer that a point changes, everything equals its base. So for each batch the base runs
 first, and every point starts at its own layer: bit for bit what the whole masked model gives.
-Processes share the work by batches: whoever is free takes the next one, or, where layers are
-streamed, the processes of a launcher take theirs in turn, as each passes through the layers once.
+Commands share the work by batches: whoever is free takes the next one. The processes of a launcher
+make the same calls and know the same points, which the first one reads and writes. They share the
+layers, or the batches where layers are streamed, as each passes through the layers once.
 
 Refinement measures the curves again around a plan and solves again, as long as that helps: costs
 of layers are not quite additive, except close to the plan, with all other layers as in the plan.
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
 from filelock import Timeout
 
+from analysis.calibration.distributed import Processes
 from analysis.errors import PlanError
 from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts, Progress, Tally, scaled
 from pruning.measurements.block import Block, SampleSet
@@ -28,6 +32,7 @@ from pruning.measures.points import (
     MEASURES,
     WHOLE,
     Point,
+    Points,
     moved_points,
     sample_ids,
     whole_point,
@@ -36,12 +41,13 @@ from pruning.measures.samples import Samples
 from pruning.plan.plan import PruningPlan
 from pruning.plan.units import Removed, Units
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
+from pruning.search.ahead import ahead_of
 from pruning.search.costs import RunCosts
-from pruning.search.fitness import MaskedRuns, Measurement, StreamedRuns
+from pruning.search.runs import Measurement, Runs
 
-Runs = MaskedRuns | StreamedRuns
 MEASURING: Final = "measuring sensitivity"
 _THROUGH: Final = "layers"  # the pass through streamed ones
+_GOLDEN: Final = (5**0.5 - 1) / 2
 _PATIENCE_SECONDS = 0.2  # between two checks whether other processes are done
 
 
@@ -55,7 +61,7 @@ class Measuring:
 
     store: SensitivityStore
     record: SensitivityRecord
-    texts: Samples  # in batches; its processes take them in turn
+    texts: Samples  # in batches
     where: SampleSet  # what the table calls them
     plan_of: Callable[[Removed], PruningPlan]  # removed per layer -> plan
     load: Callable[[], Generator[Progress, None, Runs]]  # called if points are missing
@@ -64,17 +70,27 @@ class Measuring:
     stay: Removed | None = None  # see `Order.stay`
     is_loaded: Callable[[], bool] = lambda: False  # whether the model is, for another corpus
     layers: int = 0  # layer evaluations so far, each on one batch
+    processes: Processes = field(default_factory=Processes)  # that measure together
     _runs: Runs | None = field(default=None, init=False)
     _tally: Tally = field(default_factory=lambda: Tally({}), init=False)
     _asked: dict[Point, str] = field(default_factory=dict, init=False)  # digests of their plans
 
     def __post_init__(self) -> None:
-        self.store.table.refresh()
-        self.points = self.store.points(self.record)
-        self.points.add_documents(self._documents)
+        processes, known = self.processes, ""
+        with processes.together():
+            if processes.is_first:
+                self.store.table.refresh()
+                self.record = self.store.find(self.record)
+                known = self.record.to_line() if self.record.is_measured else ""
+        if processes.world > 1 and (known := processes.share(known)):
+            self.record = self.record.from_json(known, self.record.record_id)
+        self.points = Points(dict(self.record.layers))
+        for documents in (dict(self.record.samples), self._documents):
+            self.points.add_documents(documents)
         listed = self.record.plans
         self._digests = {point.removed: plan for point, plan in listed.items()}
-        self._learn(list(listed))
+        for samples in (tuple(dict(self.record.samples)), self.samples):
+            self._learn(list(listed), samples)
 
     @cached_property
     def samples(self) -> tuple[str, ...]:
@@ -106,8 +122,10 @@ class Measuring:
     def finish(self) -> SensitivityRecord:
         """Write what was measured, if that is new; the resulting record.
 
-        Of what was refused before anything ran, nothing is written.
+        Of what was refused before anything ran, nothing is written. The first process writes.
         """
+        if not self.processes.is_first:
+            return self.record
         asked, samples = self._asked, self.samples
         is_known = asked and all(self.points.knows(point.removed, samples) for point in asked)
         is_listed = asked.keys() <= self.record.plans.keys() and (
@@ -122,31 +140,11 @@ class Measuring:
 
     def measure(self, points: Sequence[Point]) -> Generator[Progress, None, None]:
         """Measure the missing ones of these points on all samples, points of one base together."""
-        processes = self.texts.processes
-        with processes.together():
-            self._asked |= {point: self._digest(point.removed) for point in points}
-            self._learn(points)
-            yield from self._measure_own(points)
-        if processes.world > 1:
-            with processes.together():
-                self.store.table.refresh()
-                self._learn(points)
-
-    def _digest(self, removed: Removed) -> str:
-        """Of the plan of an allocation; plans of neurons take a while, so each is made once."""
-        if removed not in self._digests:
-            self._digests[removed] = self.plan_of(removed).digest
-        return self._digests[removed]
-
-    def _learn(self, points: Sequence[Point]) -> None:
-        """Look up what the table knows of these points on the samples."""
-        plans = {point: self._digest(point.removed) for point in points}
-        self.store.add_known(self.points, self.record, plans, self.samples)
-
-    def _measure_own(self, points: Sequence[Point]) -> Generator[Progress, None, None]:
-        """As `measure`, on the batches of this process."""
-        rank, world = self.texts.processes.rank, self.texts.processes.world
-        waiting = list(range(rank, len(self.batches), world))
+        with self.processes.together():
+            if self.processes.is_first:
+                self._asked |= {point: self._digest(point.removed) for point in points}
+        self._learn(points)
+        waiting = list(range(len(self.batches)))
         count = len(waiting)
         missing = {point.removed for number in waiting for point in self._missing(points, number)}
         parts, self._tally = self._parts(points, waiting)
@@ -155,21 +153,46 @@ class Measuring:
             yield from parts.run(_THROUGH, self._runs.prepare(sorted(missing)))
         yield from parts.by_phase(self._measure_waiting(points, waiting, count))
 
+    def _digest(self, removed: Removed) -> str:
+        """Of the plan of an allocation; plans of neurons take a while, so each is made once."""
+        if removed not in self._digests:
+            self._digests[removed] = self.plan_of(removed).digest
+        return self._digests[removed]
+
+    def _learn(self, points: Sequence[Point], samples: Sequence[str] = ()) -> None:
+        """Look up what the table of the first process knows, in all of them.
+
+        Of these points on some samples, by default those that they are measured on.
+        """
+        processes, samples = self.processes, samples or self.samples
+        unknown = [point for point in points if not self.points.knows(point.removed, samples)]
+        with processes.together():
+            if processes.is_first:
+                plans = {point: self._digest(point.removed) for point in unknown}
+                self.store.add_known(self.points, self.record, plans, samples)
+        if processes.world == 1:
+            return
+        found = [self.points.known(point.removed, samples) for point in unknown]
+        # JSON preserves floats exactly.
+        for point, values in zip(unknown, processes.share(found), strict=True):
+            if values:
+                self.points.add(point, values, values.values())
+
     def _measure_waiting(
-        self, points: Sequence[Point], waiting: list[int], count: int
+        self, points: Sequence[Point], waiting: Sequence[int], count: int
     ) -> Generator[Progress, None, None]:
+        at_once = len(waiting) if self._runs and self._runs.ahead else 1
         while waiting:
-            for number in list(waiting):
-                if self._missing(points, number):
-                    try:
-                        at = (count - len(waiting), count)
-                        yield from self._measure_batch(points, number, at)
-                    except Timeout:
-                        continue
-                waiting.remove(number)
+            done: set[int] = set()
+            for start in range(0, len(waiting), at_once):
+                with self._claimed(points, waiting[start : start + at_once]) as claimed:
+                    at = (count - len(waiting) + len(done), count)
+                    yield from self._measure_batches(points, claimed, at)
+                    done.update(claimed)
+            waiting = [number for number in waiting if number not in done]
             if waiting:
-                done = count - len(waiting)
-                yield Progress("waiting for other processes", done, count, "batches")
+                left = count - len(waiting)
+                yield Progress("waiting for other processes", left, count, "batches")
                 time.sleep(_PATIENCE_SECONDS)
         total = count * len(points)
         yield Progress(MEASURING, total, total, "points", whole=self._tally.whole)
@@ -200,46 +223,80 @@ class Measuring:
         ids = self.batches[number]
         return [point for point in points if not self.points.knows(point.removed, ids)]
 
-    def _measure_batch(
-        self, points: Sequence[Point], number: int, at: tuple[int, int]
+    @contextmanager
+    def _claimed(self, points: Sequence[Point], numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Those of these batches that no other command measures, nor will inside."""
+        claimed: list[int] = []
+        with ExitStack() as claims:
+            with self.processes.together():
+                for number in numbers if self.processes.is_first else ():
+                    piece = {"record": self.record.digest, "samples": list(self.batches[number])}
+                    with suppress(Timeout):
+                        if self._missing(points, number):
+                            claims.enter_context(self.store.table.claimed(**piece))
+                        claimed.append(number)
+            yield self.processes.share(claimed)
+
+    def _measure_batches(
+        self, points: Sequence[Point], numbers: Sequence[int], at: tuple[int, int]
     ) -> Generator[Progress, None, None]:
-        """Measure on a batch; `at` says how many batches are done, and of how many."""
-        table, samples = self.store.table, list(self.batches[number])
-        with table.claimed(record=self.record.digest, samples=samples):
-            table.refresh()
-            self._learn(self._missing(points, number))
-            missing = self._missing(points, number)
-            if not missing or self._runs is None:
-                return  # another process measured them
-            self._runs.forget()
-            ran: set[Removed] = set()  # a base runs once, also if there is no room to keep it
-            for place, point in enumerate(missing):
-                done, total = (batch * len(points) for batch in at)
+        """Measure on batches; `at` says how many batches are done, and of how many."""
+        runs = self._runs
+        if runs is None or not list(self._steps(points, numbers)):
+            return
+        self.store.table.refresh()  # another command may have measured them
+        self._learn(points)
+        steps, begin = list(self._steps(points, numbers)), partial(self._begin, runs)
+        done, total = (batch * len(points) for batch in at)
+        with runs.open():
+            for place, step in enumerate(ahead_of(steps, begin, runs.ahead)):
                 whole = self._tally.whole
                 yield Progress(MEASURING, done + place, total, "points", whole=whole)
-                alike = sum(other.base == point.base for other in missing)
-                # A known base runs again if several points start from it.
-                if point.position != WHOLE and alike > 1 and point.base not in ran:
-                    self.layers += self._runs.run_base(point.base, number)
-                ran.add(point.base)
-                block = self._block(point, number, self._runs.run(point.removed, number))
-                table.add([block], sync=place + 1 == len(missing))
-                self._runs.hold([point.base])
-                for kind, amount in self._cost(point).items():
+                self._keep(step, runs.run(step.point.removed, step.number))
+                for kind, amount in self._cost(step.point).items():
                     self._tally.add(kind, amount)
 
-    def _block(self, point: Point, number: int, measured: Measurement) -> Block:
-        """What was measured of a point on a batch, which is known from here on."""
+    def _steps(self, points: Sequence[Point], numbers: Sequence[int]) -> Iterator["_Step"]:
+        """What is missing on each of some batches."""
+        for number in numbers:
+            missing = self._missing(points, number)
+            if self._runs and self._runs.ahead:
+                missing = _mixed(missing)
+            alike, ran = Counter(point.base for point in missing), set[Removed]()
+            for place, point in enumerate(missing):
+                # A known base runs again if several points start from it, once, also if there is
+                # no room to keep it.
+                again = point.position != WHOLE and alike[point.base] > 1 and point.base not in ran
+                ran.add(point.base)
+                yield _Step(number, point, place == 0, place + 1 == len(missing), again)
+
+    def _begin(self, runs: Runs, step: "_Step") -> None:
+        if step.is_first:
+            runs.forget()
+        if step.runs_base:
+            self.layers += runs.run_base(step.point.base, step.number)
+        runs.begin(step.point.removed, step.number)
+        runs.hold([step.point.base])
+
+    def _keep(self, step: "_Step", measured: Measurement) -> None:
+        """What was measured is known from here on; the first process writes it."""
         sums, layers = measured
         if not all(np.isfinite(sum_.sums).all() for sum_ in sums.values()):
             raise PlanError(
-                f"The model gives no finite numbers when its layers lose {list(point.removed)}; "
-                "try --dtype float32, or another corpus."
+                f"The model gives no finite numbers when its layers lose "
+                f"{list(step.point.removed)}; try --dtype float32, or another corpus."
             )
         self.layers += layers
-        samples = self.batches[number]
         means = np.stack([sums[name].means for name in MEASURES], axis=1)
-        self.points.add(point, samples, means.tolist())
+        self.points.add(step.point, self.batches[step.number], means.tolist())
+        if self.processes.is_first:
+            block = self._block(step.point, step.number, measured)
+            self.store.table.add([block], sync=step.is_last)
+
+    def _block(self, point: Point, number: int, measured: Measurement) -> Block:
+        """What was measured of a point on a batch."""
+        sums, layers = measured
+        samples = self.batches[number]
         documents, start = self.texts.sequences.documents, number * self.texts.batch_size
         some = documents and documents[start : start + len(samples)]
         sizes = [size for _, size in self.record.layers]
@@ -253,6 +310,27 @@ class Measuring:
             {name: replace(sums[name], documents=some) for name in MEASURES},
             {**self.made, "layers": layers},
         )
+
+
+def _mixed(points: Sequence[Point]) -> list[Point]:
+    """Whole allocations first, then points of early and late layers in turn.
+
+    Where processes share the layers, the first ones run those of early layers alone: one layer
+    after the other, they would wait for each other. Multiples of the golden ratio spread evenly.
+    """
+    order = sorted(range(len(points)), key=lambda number: number * _GOLDEN % 1)
+    return sorted((points[number] for number in order), key=lambda point: point.position != WHOLE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A point to measure on a batch."""
+
+    number: int  # of the batch
+    point: Point
+    is_first: bool  # of the batch
+    is_last: bool
+    runs_base: bool  # before the point
 
 
 # Windows around a plan, in measured levels to each side.

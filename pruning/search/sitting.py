@@ -34,10 +34,9 @@ from pruning.plan.selection import allocation_of, select_experts
 from pruning.plan.units import Removed
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_file import save_recipe
-from pruning.search.costs import RunCosts, search_parts
+from pruning.search.costs import RunCosts, search_parts, search_passes
 from pruning.search.fitness import (
     RunFitness,
-    SharedFitness,
     StreamedRuns,
     load_for,
     masked_fitness,
@@ -45,6 +44,7 @@ from pruning.search.fitness import (
 )
 from pruning.search.run import Fitness, SearchOutcome, Task, search
 from pruning.search.scores import Scores
+from pruning.search.shared_runs import SharedRuns, load_search_share, shared_subject
 from pruning.search.store import (
     PLAN_NAME,
     RECIPE_NAME,
@@ -142,7 +142,8 @@ def run_search(
 
     The folder gets the recipe, the result and the plan of the best candidate so far after every
     generation, the plan named as unfinished until the end; scores go to the table of measurements.
-    Under a launcher, processes share the samples. For `max_bytes` see `MaskedRuns`.
+    Under a launcher, processes share the layers, see `SharedRuns`, or the samples where layers are
+    streamed. For `max_bytes` see `MaskedRuns`.
 
     Raises:
         PlanError: another process searches in the folder, or it has another search.
@@ -198,20 +199,23 @@ def make_fitness(
     `offload` takes weights that fit nowhere else; for `max_bytes` see `MaskedRuns`.
     """
     model, sequences, running = problem.model, problem.search_samples.sequences, problem.running
-    fitness: Fitness
     seed = problem.task.settings.seed
+    measured = MeasureSettings((problem.measure,), seed)
     if running.placement.stream_layers:
         samples = make_samples(sequences, running.batch_size, processes)
-        measured = MeasureSettings((problem.measure,), seed)
         runs = StreamedRuns(model, samples, running, problem.plan, measured, folder)
-        fitness = RunFitness(runs, problem.measure)
-        return fitness if processes.world == 1 else SharedFitness(fitness, processes)
+        return RunFitness(runs, problem.measure)
     samples = make_samples(sequences, running.batch_size)
-    with processes.together():
-        loaded = yield from load_for(model, sequences, running, offload)
-        subject = yield from subject_of(model, loaded, samples, problem.plan)
-        fitness = masked_fitness(subject, problem.measure, seed, max_bytes)
-    return fitness if processes.world == 1 else SharedFitness(fitness, processes)
+    if processes.world > 1:
+        passes = search_passes(problem.costs, problem.task.settings)
+        costs = problem.costs.by_layer(passes)
+        share = yield from load_search_share(model, sequences, running, costs)
+        shared = yield from shared_subject(model, share, samples, problem.plan)
+        # All candidates remove equally many, so two that differ do so in at least two layers.
+        return RunFitness(SharedRuns(shared, measured, max_bytes, 2), problem.measure)
+    loaded = yield from load_for(model, sequences, running, offload)
+    subject = yield from subject_of(model, loaded, samples, problem.plan)
+    return masked_fitness(subject, problem.measure, seed, max_bytes)
 
 
 @contextmanager

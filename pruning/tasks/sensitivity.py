@@ -14,6 +14,7 @@ from analysis.stats.store import StatsStore, stats_store
 from pruning.measurements.block import SampleSet
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
+from pruning.measures.names import CostName
 from pruning.measures.points import MOVES, WHOLE, Point, curve_points, fewer_points
 from pruning.plan.expert_sizes import check_fewer
 from pruning.plan.experts_per_token import fewer_in_all
@@ -32,7 +33,12 @@ from pruning.spec.spec import PlanSpec
 from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.evaluation import drawn_corpora, evaluate_run, evaluation_costs, expected_tokens
-from pruning.tasks.loading import check_records_folder, quiet_transformers, run_settings
+from pruning.tasks.loading import (
+    check_records_folder,
+    quiet_transformers,
+    run_settings,
+    together,
+)
 from pruning.tasks.repair import repair_costs
 
 if TYPE_CHECKING:
@@ -40,9 +46,11 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from analysis.calibration.shares import Share
     from pruning.measures.samples import Samples
     from pruning.search.costs import RunCosts
-    from pruning.search.sensitivity import Measuring, Round, Runs
+    from pruning.search.runs import Runs
+    from pruning.search.sensitivity import Measuring, Round
 
 CurvesRequest = SensitivityRequest | TopKRequest
 # Budget, as options -> from the sensitivity what layers can lose, and how much goes in all.
@@ -163,7 +171,7 @@ def _sitting(
     quiet_transformers()
     settings = run_settings(request, max(draw.sequences.longest for draw in subject.draws))
     with offload_space(settings.placement) as offload:
-        sitting = _LazyModel(request, subject.model, settings, offload)
+        sitting = _LazyModel(request, subject, settings, offload)
         curves = SensitivityStore(store.directories)
         yield from curves.table.notes(subject.model.identity)
         return (yield from _measure(subject, sitting, curves, budgets))
@@ -199,17 +207,19 @@ class _LazyModel:
     def __init__(
         self,
         request: CurvesRequest,
-        model: MoEModel,
+        subject: "_Subject",
         settings: Any,
         offload: "Path | None",
     ) -> None:
-        self.request, self.model = request, model
+        self.request, self.model = request, subject.model
+        self._draws, self._points = subject.draws, subject.cuts.points
         self._settings, self._offload = settings, offload
         self._loaded: PreTrainedModel | None = None
+        self._share: Share | None = None  # instead, in each of several processes
 
     def work(self, draw: DrawnSamples, store: SensitivityStore, order: Order) -> "Measuring":
         """The measurement of an order on the samples of a corpus."""
-        from analysis.calibration.distributed import Processes, join
+        from analysis.calibration.distributed import join
         from analysis.calibration.loading import resolve_dtype
         from pruning.engine.candidate import MeasureSettings
         from pruning.engine.run import how_made
@@ -217,20 +227,25 @@ class _LazyModel:
         from pruning.measures.samples import make_samples
         from pruning.search.sensitivity import Measuring
 
-        # A pass through streamed layers has its batches from the start.
-        processes = join() if self.request.stream_layers else Processes()
-        samples = make_samples(draw.sequences, self.request.batch_size, processes)
+        processes, streams = join(), self.request.stream_layers
+        sharing = processes if streams else None
+        samples = make_samples(draw.sequences, self.request.batch_size, sharing)
         dtype, plan_of = resolve_dtype(self._settings.dtype, self.model), order.plan_of
         record = SensitivityRecord.new(self.model, order.ref, order.sizes, draw, dtype)
 
         def load() -> "Steps[Runs]":
             from pruning.search.fitness import MaskedRuns, StreamedRuns, subject_of
+            from pruning.search.shared_runs import SharedRuns, shared_subject
 
             measured = MeasureSettings(MEASURES)
-            if self.request.stream_layers:
+            if streams:
                 return StreamedRuns(
                     self.model, samples, self._settings, plan_of, measured, store.folder
                 )
+            if processes.world > 1:
+                share = yield from self._load_share()
+                shared = yield from shared_subject(self.model, share, samples, plan_of)
+                return SharedRuns(shared, measured)
             loaded = yield from self._load(draw.sequences)
             return MaskedRuns(
                 (yield from subject_of(self.model, loaded, samples, plan_of)), measured
@@ -238,7 +253,7 @@ class _LazyModel:
 
         return Measuring(
             store,
-            store.find(record),
+            record,
             samples,
             SampleSet(draw.sequences.corpus, draw.sequences.digest, dtype, draw.facts["seed"]),
             plan_of,
@@ -246,7 +261,8 @@ class _LazyModel:
             how_made(self._settings),
             costs=self._costs(samples),
             stay=order.stay,
-            is_loaded=lambda: self._loaded is not None,
+            is_loaded=lambda: bool(self._loaded or self._share),
+            processes=processes,
         )
 
     def _costs(self, samples: "Samples") -> "RunCosts":
@@ -263,6 +279,20 @@ class _LazyModel:
             self._loaded = yield from load_for(self.model, sequences, self._settings, self._offload)
         return self._loaded
 
+    def _load_share(self) -> "Steps[Share]":
+        from pruning.search.costs import RunCosts
+        from pruning.search.shared_runs import load_search_share
+
+        if self._share is None:
+            tokens = sum(draw.sequences.num_tokens for draw in self._draws)
+            costs = RunCosts.of(self.model, tokens, tokens, by_layers=False)
+            passes = costs.passes([point.position for point in self._points])
+            longest = max((draw.sequences for draw in self._draws), key=lambda of: of.longest)
+            self._share = yield from load_search_share(
+                self.model, longest, self._settings, costs.by_layer(passes)
+            )
+        return self._share
+
 
 def _measure(
     subject: _Subject, sitting: _LazyModel, store: SensitivityStore, budgets: Budgets
@@ -271,7 +301,6 @@ def _measure(
         MEASURING,
         Aim,
         NewPlans,
-        known_curves,
         measure_curves,
         refine,
         refinement_parts,
@@ -311,18 +340,28 @@ def _measure(
             work.release()
     finally:
         records = [work.finish() for work, _ in every]
+    with together():
+        pass  # no process reads the records before the first one has written them
     measured = [
-        CorpusMeasurement(
-            record,
-            known_curves(work, own.points, request.cost),
-            known_curves(work, own.points, "nll"),
-            own.order.units,
-            work.layers,
-            len(work.batches),
-        )
+        _of_corpus(record, work, own, request.cost)
         for record, (work, own) in zip(records, every, strict=True)
     ]
     return Measurement(tuple(measured[: len(works)]), rounds, tuple(measured[len(works) :]))
+
+
+def _of_corpus(
+    record: SensitivityRecord, work: "Measuring", cuts: _Cuts, cost: CostName
+) -> CorpusMeasurement:
+    from pruning.search.sensitivity import known_curves
+
+    return CorpusMeasurement(
+        record,
+        known_curves(work, cuts.points, cost),
+        known_curves(work, cuts.points, "nll"),
+        cuts.order.units,
+        work.layers,
+        len(work.batches),
+    )
 
 
 def _read_once(expected: Mapping[str, Costs]) -> dict[str, Costs]:

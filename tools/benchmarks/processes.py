@@ -1,13 +1,15 @@
 """One process against several that share the layers of a model: work, bytes read, memory.
 
 `PYTHONPATH=.:tests python -m tools.benchmarks.processes FOLDER [--model OLMoE-1B-7B-0924]
-[--layers 6] [--experts 16] [--tokens 4096] [--samples 8] [--seq-len 512] [--processes 2]`
+[--layers 6] [--experts 16] [--tokens 4096] [--samples 8] [--levels 1] [--seq-len 512]
+[--processes 2]`
 
 Writes random weights of a published model's shapes into a scratch folder, as `real_size` does, then
-calibrates and evaluates with one process and with several, each with one thread. They are forked
-when all is imported, so start-up does not count. The speed-up is the processor time of the one
-against that of the busiest of the several: what the clock would say where each has a core of its
-own. Statistics and losses must be equal.
+calibrates, evaluates and measures curves with one process and with several, each with one thread.
+They are forked when all is imported, so start-up does not count. The speed-up is the processor
+time of the one against that of the busiest of the several: what the clock would say where each has
+a core of its own. On an idle machine the one has caches and memory for itself, which several share.
+Statistics, losses and curves must be equal.
 """
 
 import argparse
@@ -27,10 +29,15 @@ import torch
 from analysis.calibration import run as _calibration  # noqa: F401  (imported before a fork)
 from analysis.model.moe_model import MoEModel
 from analysis.stats.store import StatsStore
+from app.cli import action as _commands  # noqa: F401
+from app.cli import calibrate as _calibrate  # noqa: F401
 from app.cli import main as moeprune
 from layouts.published import LAYOUTS
 from pruning.engine import run as _evaluation  # noqa: F401
 from pruning.records.evaluation import EvaluationStore
+from pruning.records.sensitivity import SensitivityStore
+from pruning.search import sensitivity as _sensitivity  # noqa: F401
+from pruning.search import shared_runs as _shared_runs  # noqa: F401
 from tools.benchmarks.real_size import BATCH, prepared
 
 
@@ -89,10 +96,18 @@ def begin(words: list[str], used: Path, variables: Mapping[str, str]) -> int:
 
 
 def results(stats: Path, model: MoEModel) -> list[object]:
-    """Hashes of the statistics in a folder, and all that was measured of plans."""
+    """Hashes of the statistics in a folder, and all that was measured of plans and layers."""
+    curves = SensitivityStore([stats])
+    values = []
+    for points in map(curves.points, curves.records(model.identity)):
+        samples = points.samples()
+        values += [
+            (point, points.values(point.removed, samples).tolist())
+            for point in points.on_all(samples)
+        ]
     runs = [dict(run.manifest.files) for run in StatsStore(stats).runs()]
     records = EvaluationStore([stats]).records(model.identity)
-    return [runs, [(record.plan_digest, dict(record.metrics)) for record in records]]
+    return [runs, [(record.plan_digest, dict(record.metrics)) for record in records], values]
 
 
 def write_rows(file: Path, rows: int, length: int, vocabulary: int) -> Path:
@@ -103,7 +118,7 @@ def write_rows(file: Path, rows: int, length: int, vocabulary: int) -> Path:
 
 
 def commands(given: argparse.Namespace, model: MoEModel, stats: Path) -> dict[str, list[object]]:
-    """Calibration, a plan of half the experts, and its evaluation beside the original."""
+    """Calibration, a plan of half the experts, its evaluation beside the original, and curves."""
     path, scratch, length = model.checkpoint.path, stats.parent, given.seq_len
     vocabulary = int(model.config["vocab_size"])
     text = write_rows(scratch / "text.jsonl", given.tokens // length, length, vocabulary)
@@ -119,10 +134,13 @@ def commands(given: argparse.Namespace, model: MoEModel, stats: Path) -> dict[st
         "-o",
         scratch / f"of-{stats.name}.json",
     )
+    words = ("sensitivity", path, "--criterion", "reap", "--corpus", held_out)
+    sampled = ("--samples", given.samples, "--count", "all")
     return {
         "calibrate": ["calibrate", path, "--corpus", text, "--tokens", given.tokens, *common],
         "plan": ["plan", path, *half],
         "evaluate": ["evaluate", path, "--plan", plan, "--corpus", held_out, *counted, *common],
+        "sensitivity": [*words, "--levels", given.levels, *sampled, *common],
     }
 
 
@@ -134,6 +152,7 @@ def main() -> None:
     parser.add_argument("--experts", type=int, help="of a layer, instead of the model's own")
     parser.add_argument("--tokens", type=int, default=4096, help="of the calibration")
     parser.add_argument("--samples", type=int, default=8, help="of the evaluation")
+    parser.add_argument("--levels", type=int, default=1, help="of the curves of each layer")
     parser.add_argument("--seq-len", type=int, default=512, help="tokens of a sequence")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
@@ -167,8 +186,8 @@ def main() -> None:
             print(f"| {' | '.join(cells)} |", flush=True)
         kept.append(results(stats, model))
     if kept[0] != kept[1]:
-        sys.exit("The statistics or the losses differ.")
-    print("\nStatistics and losses are equal, bit for bit.")
+        sys.exit("The statistics, the losses or the curves differ.")
+    print("\nStatistics, losses and curves are equal, bit for bit.")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from masked_cases import DEEP, sequences, subject_of
+from masked_cases import DEEP, candidates_of, sequences, subject_of, values_of
 
 from analysis.drain import drain
 from analysis.families.listing import FAMILIES
@@ -25,30 +25,6 @@ CASE = DEEP[0]
 def deep():
     """A model of five layers that all have experts; nobody changes it."""
     return subject_of(CASE, tiny_model(CASE))
-
-
-def candidates_of(case):
-    """Related allocations that remove equally many, some of which begin alike."""
-    step = case.groups
-    layers = len(case.sparse)
-    found = []
-    for more in range(layers):
-        for less in range(layers):
-            removed = [step] * layers
-            if more != less and 2 * step <= case.experts - case.smallest:
-                removed[more] += step
-                removed[less] -= step
-                found.append(tuple(removed))
-    return sorted({(step,) * layers, *found})
-
-
-def values_of(fitness, candidates):
-    """Blocks of each candidate, while all before it are held."""
-    found = []
-    for number, removed in enumerate(candidates):
-        found.append([fitness.block(removed, block) for block in range(fitness.num_blocks)])
-        fitness.hold(candidates[: number + 1])
-    return found
 
 
 def assert_same_values(found, wanted):
