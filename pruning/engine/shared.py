@@ -21,7 +21,7 @@ from analysis.calibration.skeleton import HEAD, OUTPUT
 from analysis.families.base import MoEFamily
 from analysis.model.layer_costs import layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
-from analysis.progress import RUNNING_ORIGINAL, Progress
+from analysis.progress import Progress
 from pruning.engine.candidate import EVALUATING, candidate_of
 from pruning.engine.changed_weights import ChangedWeights
 from pruning.engine.full_side import OutputHead, final_hidden
@@ -84,7 +84,7 @@ class SharedCandidates:
         done = 0
         for samples, plan in self.passes:
             for batch in samples.batches():
-                yield Progress(EVALUATING if plan else RUNNING_ORIGINAL, done, total, "samples")
+                yield Progress(EVALUATING, done, total, "samples")
                 self.hidden(samples, plan, batch)
                 done += len(batch.samples)
         self.share.line.drain()

@@ -52,8 +52,10 @@ class RunCosts:
 
     def run(self, position: int) -> Costs:
         """A run that starts at a layer with experts, by its position; negative: at the first."""
-        first = self.sparse[position] if 0 <= position < len(self.sparse) else 0
-        return self.last_layers(len(self.layers) - first)
+        return self.last_layers(len(self.layers) - self._first(position))
+
+    def _first(self, position: int) -> int:
+        return self.sparse[position] if 0 <= position < len(self.sparse) else 0
 
     def last_layers(self, count: int) -> Costs:
         """A run through so many layers, the last ones."""
@@ -75,7 +77,7 @@ class RunCosts:
 
     def passes(self, positions: Sequence[int]) -> list[float]:
         """How many runs that start at these positions pass each layer; see `run`."""
-        firsts = [self.sparse[place] if place >= 0 else 0 for place in positions]
+        firsts = [self._first(position) for position in positions]
         return [sum(first <= layer for first in firsts) for layer in range(len(self.layers))]
 
     @cached_property

@@ -25,7 +25,7 @@ from analysis.corpora.sequences import TokenSequences
 from analysis.families.base import MoEFamily
 from analysis.model.forwards import Forward, other_forwards
 from analysis.model.moe_model import MoEModel
-from analysis.progress import LOADING, Progress
+from analysis.progress import LOADING, RUNNING_ORIGINAL, Progress, changed
 from pruning.engine.candidate import MeasureSettings, candidate_of, measure_hidden
 from pruning.engine.full_side import FullSide, final_hidden, full_side
 from pruning.engine.shared import SharedCandidates
@@ -78,7 +78,8 @@ def shared_subject(
             full = yield from full_side(original.head, samples, hidden_of)
             full = replace(full, max_bytes=free_share(share.skeleton.device))
         else:
-            yield from original.follow()
+            running = original.follow()
+            yield from changed(running, lambda step: replace(step, phase=RUNNING_ORIGINAL))
     sparse = tuple(layer.index for layer in model.layers)
     room = _common_room(share, sparse)
     return SharedSubject(share, model.family, sparse, samples, full, room, plan_of)

@@ -261,7 +261,7 @@ class _LazyModel:
             how_made(self._settings),
             costs=self._costs(samples),
             stay=order.stay,
-            is_loaded=lambda: bool(self._loaded or self._share),
+            is_loaded=lambda: self._loaded is not None or self._share is not None,
             processes=processes,
         )
 

@@ -1,25 +1,27 @@
 """One process against several that share the layers of a model: work, bytes read, memory.
 
 `PYTHONPATH=.:tests python -m tools.benchmarks.processes FOLDER [--model OLMoE-1B-7B-0924]
-[--layers 6] [--experts 16] [--tokens 4096] [--samples 8] [--levels 1] [--seq-len 512]
-[--processes 2]`
+[--layers 6] [--experts 16] [--tokens 4096] [--samples 8] [--levels 2] [--seq-len 512]
+[--processes 2] [--company]`
 
 Writes random weights of a published model's shapes into a scratch folder, as `real_size` does, then
 calibrates, evaluates and measures curves with one process and with several, each with one thread.
 They are forked when all is imported, so start-up does not count. The speed-up is the processor
 time of the one against that of the busiest of the several: what the clock would say where each has
-a core of its own. On an idle machine the one has caches and memory for itself, which several share.
-Statistics, losses and curves must be equal.
+a core of its own. On an idle machine the one has caches and memory for itself, which several share;
+with `--company` others keep as many cores busy. Statistics, losses and curves must be equal.
 """
 
 import argparse
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +97,24 @@ def begin(words: list[str], used: Path, variables: Mapping[str, str]) -> int:
         os._exit(code)
 
 
+@contextmanager
+def company(count: int) -> Iterator[None]:
+    """Inside, so many other processes multiply matrices."""
+    parent, children, matrix = os.getpid(), [], torch.rand(1024, 1024)
+    for _ in range(count):
+        if not (child := os.fork()):
+            while os.getppid() == parent:
+                torch.mm(matrix, matrix)
+            os._exit(0)
+        children.append(child)
+    try:
+        yield
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
 def results(stats: Path, model: MoEModel) -> list[object]:
     """Hashes of the statistics in a folder, and all that was measured of plans and layers."""
     curves = SensitivityStore([stats])
@@ -152,9 +172,10 @@ def main() -> None:
     parser.add_argument("--experts", type=int, help="of a layer, instead of the model's own")
     parser.add_argument("--tokens", type=int, default=4096, help="of the calibration")
     parser.add_argument("--samples", type=int, default=8, help="of the evaluation")
-    parser.add_argument("--levels", type=int, default=1, help="of the curves of each layer")
+    parser.add_argument("--levels", type=int, default=2, help="of the curves of each layer")
     parser.add_argument("--seq-len", type=int, default=512, help="tokens of a sequence")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--company", action="store_true", help="the one runs beside others")
     given = parser.parse_args()
     torch.set_num_threads(1)
     scratch = given.folder.resolve()
@@ -171,7 +192,8 @@ def main() -> None:
         stats = scratch / f"stats-{processes}"
         shutil.rmtree(stats, ignore_errors=True)
         for name, words in commands(given, model, stats).items():
-            used = run(scratch, words, 1 if name == "plan" else processes)
+            with company(given.processes - 1 if given.company and processes == 1 else 0):
+                used = run(scratch, words, 1 if name == "plan" else processes)
             if name == "plan":
                 continue
             busiest = max(process.cpu for process in used)
