@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from analysis.corpora.sequences import TokenSequences
+from analysis.machine.launcher import launched_world
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
 from analysis.progress import NOTHING, Costs, Parts, Progress, Whole, changed, scaled
@@ -338,8 +339,13 @@ def _measure(
         for number, (work, own) in list(enumerate(every))[len(works) :]:
             yield from parts.run(str(number), work.measure(own.points))
             work.release()
-    finally:
-        records = [work.finish() for work, _ in every]
+    except BaseException:
+        # What several processes have measured is in the table, in no order that a record keeps.
+        if launched_world() == 1:
+            for work, _ in every:
+                work.finish()
+        raise
+    records = [work.finish() for work, _ in every]
     with together():
         pass  # no process reads the records before the first one has written them
     measured = [
