@@ -24,7 +24,7 @@ RUNNING_ORIGINAL: Final = "running the original model"
 # A second of that machine buys so much, by tools/benchmarks/progress.py. Only ratios matter, and
 # only until the rates of the run itself are known.
 RATES: Final[Mapping[str, float]] = {
-    "read": 2.0e8,  # bytes of weights, from disk into a model
+    "read": 1.0e9,  # bytes of weights, from disk or its cache into a model
     "multiply": 2.0e10,  # multiply-adds of a forward through layers
     "compare": 7.0e9,  # multiply-adds of one output head, where two models are compared
     "decode": 2.0e9,  # multiply-adds of a forward, a token at a time
@@ -37,15 +37,17 @@ RATES: Final[Mapping[str, float]] = {
     "sum": 5.0e9,  # bytes of experts, whose weights are summed up
     "compile": 1.0,  # seconds, of what sums them up
     "write": 7.0e8,  # bytes, hashed as well
-    "load": 1.1e8,  # bytes of an export, read and run in its own dtype
     "check": 7.0e8,  # bytes of an export beside those of its source
+    "read float32": 1.0e9,  # bytes of weights, into a model in float32, whatever the others are in
+    "multiply float32": 2.0e10,  # multiply-adds of a forward through it
+    "allocate": 1.0e9,  # bytes of memory that a process did not have, before weights are read
 }
 
 
 # Kinds of a repair, which say nothing of others: its speed depends on the sizes of matrices.
 _APART: Final = frozenset({"observe", "run repaired", "fit", "invert"})
 # Kinds of work whose amounts are bytes that are read.
-READING: Final = ("read", "load", "hash", "sum", "check")
+READING: Final = ("read", "read float32", "hash", "sum", "check")
 _ROUNDING: Final = 1e-9  # share of a total that sums of floats are off by
 
 
@@ -93,16 +95,17 @@ class Whole:
 
     def __add__(self, other: "Whole") -> "Whole":
         return Whole(
-            _added(self.total, other.total),
-            _added(self.done, other.done),
-            _added(self.before, other.before),
+            added(self.total, other.total),
+            added(self.done, other.done),
+            added(self.before, other.before),
         )
 
 
 NOTHING: Final = Whole({})  # a task whose result is known already
 
 
-def _added(first: Costs, second: Costs) -> Costs:
+def added(first: Costs, second: Costs) -> Costs:
+    """The costs of two works together."""
     return {kind: first.get(kind, 0.0) + second.get(kind, 0.0) for kind in {**first, **second}}
 
 
@@ -170,7 +173,12 @@ def stated_whole(steps: Generator[Progress, None, object]) -> Generator[Progress
 
 def bytes_of(whole: Whole) -> int:
     """Bytes that the rest of a whole task reads."""
-    return round(sum(whole.left.get(kind, 0.0) * RATES[kind] for kind in READING))
+    return bytes_in(whole.left)
+
+
+def bytes_in(costs: Costs) -> int:
+    """Bytes that are read in work of such costs."""
+    return round(sum(costs.get(kind, 0.0) * RATES[kind] for kind in READING))
 
 
 def bytes_progress(phase: str, done: int, total: int, kind: str) -> Progress:

@@ -19,13 +19,14 @@ from analysis.progress import RATES
 if TYPE_CHECKING:
     import torch
 
-_SECONDS = 0.4  # of each measurement
+_SECONDS = 0.25  # of each measurement
 _TOKENS = 1024  # of a batch, of which an expert gets its share
 _WEIGHT_BYTES = 64 << 20  # of experts: more than caches hold
 _LARGEST = 1 << 24  # elements of a matrix: the widest experts are cut
 _WIDEST = 1024  # of a matrix that is inverted
 _PRODUCTS = 1 << 31  # multiply-adds at a time, unless so many are fewer than these tokens have
 _FEWEST_ROWS = 16
+_NEW_BYTES = 128 << 20
 _CHUNK, _CHUNKS = 4 << 20, 16  # bytes read at a time, and from how many places
 # Of the speed of products of this shape, what a forward reaches with attention and routing: the
 # middle of models of several shapes and dtypes.
@@ -125,10 +126,20 @@ def reading_seconds(cached: Sequence[float], fresh: Sequence[float], *, fits: bo
     return share * min(cached) + (1 - share) * min(fresh)
 
 
-def loading_seconds(model: MoEModel, dtype: str = "auto") -> float:
+def allocating_seconds() -> float:
+    """Seconds of the CPU for a byte of memory that a process did not have, as for weights."""
+    from analysis.calibration.weight_memory import WeightMemory
+
+    before = time.thread_time()
+    taken = sum(WeightMemory().take([_NEW_BYTES]))
+    return (time.thread_time() - before) / taken
+
+
+def loading_seconds(model: MoEModel, dtype: str = "auto", *, anew: bool = True) -> float:
     """Seconds of the CPU for a byte of the shards to be read, and to become a weight.
 
-    The median: some parts may get memory that was freed, which is ten times as fast.
+    In new memory, or in that of the part before. The median: some parts may get memory that was
+    freed, which is ten times as fast.
     """
     import torch
 
@@ -136,11 +147,15 @@ def loading_seconds(model: MoEModel, dtype: str = "auto") -> float:
 
     stored, loaded = DTYPES[resolve_dtype("auto", model)], DTYPES[resolve_dtype(dtype, model)]
     weights, took = list[torch.Tensor](), list[float]()
+    there = torch.zeros(0 if anew else _CHUNK // stored.itemsize, dtype=loaded)
     before = time.thread_time()
     for part, _ in _parts(model):
         whole = len(part) - len(part) % stored.itemsize
         read = torch.frombuffer(bytearray(part[:whole]), dtype=stored)
-        weights.append(read.to(loaded, copy=True))  # kept, so that the next ones take more memory
+        if anew:
+            weights.append(read.to(loaded, copy=True))  # kept: the next ones take more memory
+        else:
+            there[: len(read)].copy_(read)
         took.append((time.thread_time() - before) / whole)
         before = time.thread_time()
     return statistics.median(took)

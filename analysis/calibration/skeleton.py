@@ -182,6 +182,15 @@ class Skeleton:
         self._of_experts: defaultdict[int, dict[str, torch.Size]] = defaultdict(dict)
         self._sort_by_layer()
 
+    def take_memory(self, layer: int) -> Iterator[int]:
+        """Take the memory that the stacked experts of a layer will be read into.
+
+        `load` would, but says nothing meanwhile. Yields the bytes taken since it last did.
+        """
+        tensors = self._tensors[layer]
+        self._memory.expect(self._sizes(tensors))
+        yield from self._memory.take(self._stack_bytes(tensors).values())
+
     def load(self, layer: int, *, experts: bool = True) -> None:
         """Read the weights of one layer, or of what runs before or after the layers.
 
@@ -281,11 +290,21 @@ class Skeleton:
         self._memory.expect()
 
     def _sizes(self, tensors: _Tensors) -> Iterator[int]:
-        """Bytes of the tensors that are read at once."""
+        """Bytes of the tensors that are read, one after the other where they are converted."""
         yield from (stored.entry.nbytes for stored in tensors.plain.values())
+        yield from self._stack_bytes(tensors).values()
         for target, parts in tensors.stacks.items():
-            count = sum(stored.entry.numel for some in parts.values() for stored in some)
-            yield count * self.model.get_parameter(target).element_size()
+            dtype = self.model.get_parameter(target).dtype
+            stacked = chain.from_iterable(parts.values())
+            yield from (stored.entry.nbytes for stored in stacked if stored.dtype != dtype)
+
+    def _stack_bytes(self, tensors: _Tensors) -> dict[str, int]:
+        """Parameter -> bytes, of those that are stacked from one tensor per expert."""
+        return {
+            target: sum(stored.entry.numel for some in parts.values() for stored in some)
+            * self.model.get_parameter(target).element_size()
+            for target, parts in tensors.stacks.items()
+        }
 
     def _read(self, tensors: _Tensors) -> None:
         # Each of the loader's threads would hold a tensor and reserve address space.

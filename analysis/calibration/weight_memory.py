@@ -6,7 +6,7 @@ is found, cleared and given. So what a layer leaves goes to the next one, and co
 
 import mmap
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from weakref import finalize
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 _LEAST = 1 << 18  # bytes; smaller tensors are left to the heap
 _LARGE_PAGE = 1 << 21  # bytes
+_TAKEN = 1 << 26  # bytes between two steps, while memory is taken
 
 
 class WeightMemory:
@@ -34,6 +35,20 @@ class WeightMemory:
         self._expected = Counter(sizes)
         for nbytes, unused in self._unused.items():
             del unused[self._expected[nbytes] :]
+
+    def take(self, sizes: Iterable[int]) -> Iterator[int]:
+        """Take memory for tensors of these bytes, which are expected, as far as it is not there.
+
+        Yields the bytes taken since it last did.
+        """
+        for nbytes, count in Counter(size for size in sizes if size >= _LEAST).items():
+            unused = self._unused[nbytes]
+            for _ in range(len(unused), count):
+                unused.append(memory := _new(nbytes))
+                for start in range(0, nbytes, _TAKEN):
+                    some = np.frombuffer(memory, np.uint8)[start : start + _TAKEN]
+                    some[:: mmap.PAGESIZE] = 0  # the system gives a page when it is written to
+                    yield len(some)
 
     def empty(self, nbytes: int) -> Tensor:
         """So many bytes, of any values."""

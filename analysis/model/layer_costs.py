@@ -75,11 +75,16 @@ def _layer_of(name: str) -> int:
     return int(number[1]) if number else ENDS
 
 
-def logits_cost(model: MoEModel, positions: int) -> float:
-    """Cost of comparing the logits of two models at so many positions."""
+def output_weights(model: MoEModel) -> int:
+    """Weights of the output head, which the logits of a token multiply."""
     tables = (
         entry.numel
         for entry in model.checkpoint.tensors.values()
         if entry.name.endswith((OUTPUT_HEAD, EMBEDDING.rpartition("model.")[2]))
     )
-    return cost("compare", positions * max(tables, default=0))
+    return max(tables, default=0)
+
+
+def logits_cost(model: MoEModel, positions: int) -> float:
+    """Cost of comparing the logits of two models at so many positions."""
+    return cost("compare", positions * output_weights(model))

@@ -84,19 +84,19 @@ def verify(
     Example: moeprune verify smaller-demo --source demo
     """
     described = load_model_index(source) if source else None
-    way = {"level": level, "stream_layers": stream_layers}
+    way = {"level": level, "tokens": tokens, "stream_layers": stream_layers}
 
     def run_model() -> MoEModel:
         return described or load_model_index(str(out_dir))
 
     if dry_run:
         said = expected_verify(out_dir, described, stats_dir, **way)
-        follow(probing(said.whole, run_model(), "float32", "cpu"))
+        follow(probing(said.whole, run_model(), device="cpu"))
         outcome = told(said.whole, said.memory, beside=said.beside)
         finish(f"{outcome.sentence}; level {said.level}", {**outcome.numbers, "level": said.level})
         return
-    verifying = verify_result(out_dir, described, stats_dir, tokens=tokens, **way)
-    checks = follow(probed(verifying, lambda: (run_model(), "float32", "cpu")))
+    verifying = verify_result(out_dir, described, stats_dir, **way)
+    checks = follow(probed(verifying, lambda: (run_model(), "auto", "cpu")))
     first, *others = checks["checks"]
     if not others and not first["ok"]:
         raise ExportError(first["detail"])  # no export, of which there is nothing to tell

@@ -7,29 +7,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from analysis.model.heads import loaded_bytes, prediction_heads
+from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import MoEModel
+from analysis.progress import Costs
 from pruning.plan.plan import PruningPlan
 from pruning.surgery.checks import Check
-from pruning.surgery.reading import shifted
 from pruning.surgery.running import DoesNotLoad, DoesNotRun, Precision, RunModel
+from pruning.surgery.verify_costs import compared_dtype, token_shape
 
 MAX_DIFFERENCE = 1e-5  # of logits, absolute, in float32
 _SEED = 0
-_ROW_TOKENS = 32
 _KINDS = ("missing_keys", "unexpected_keys", "mismatched_keys")
 
 
 def random_tokens(model: MoEModel, tokens: int) -> Tensor:
     """At least this many seeded token ids, in rows that fit the model's context."""
-    config = model.config
-    length = min(tokens, _ROW_TOKENS, int(config.get("max_position_embeddings") or _ROW_TOKENS))
-    shape = (-(-tokens // length), length)
-    ids = np.random.default_rng(_SEED).integers(0, int(config["vocab_size"]), shape)
+    random, shape = np.random.default_rng(_SEED), token_shape(model, tokens)
+    ids = random.integers(0, int(model.config["vocab_size"]), shape)
     return torch.from_numpy(ids)
 
 
-def check_load(exported: MoEModel, ids: Tensor, run: RunModel) -> Generator[int, None, Check]:
+def check_load(exported: MoEModel, ids: Tensor, run: RunModel) -> Generator[Costs, None, Check]:
     """Load in the checkpoint's own dtype and run: no missing keys, finite logits."""
     logits, reason = torch.empty(0), ""
     try:
@@ -68,7 +66,7 @@ class Sides:
 
 def check_logits(
     sides: Sides, ids: Tensor, run: RunModel
-) -> Generator[int, None, tuple[Check, float | None]]:
+) -> Generator[Costs, None, tuple[Check, float | None]]:
     """Compare logits in float32 with the original, its removed experts and neurons masked.
 
     If the plan is repaired, what stays is; it selects as few experts per token. Also returns the
@@ -77,12 +75,11 @@ def check_logits(
     weights are BF16, so both are rounded to that first.
     """
     plan = sides.plan
-    dtype = "float64" if plan.kept_neurons else "float32"
+    dtype = compared_dtype(plan)
     precision = Precision("bfloat16" if sides.dequantised else dtype, dtype)
     try:
         pruned = yield from run(sides.exported, ids, precision, None)
-        before = loaded_bytes(sides.exported)
-        original = yield from shifted(run(sides.source, ids, precision, plan), before)
+        original = yield from run(sides.source, ids, precision, plan)
     except (DoesNotLoad, DoesNotRun) as error:
         return Check("logits", False, f"cannot be computed in {dtype}: {error}"), None
     difference = float((original.logits - pruned.logits).abs().max())

@@ -20,6 +20,7 @@ CHUNK_BYTES = 1 << 20
 _MAX_WORKERS = 4
 _POLL_SECONDS = 0.1
 Answer = TypeVar("Answer")
+Done = TypeVar("Done")
 Step = TypeVar("Step")
 
 
@@ -160,9 +161,9 @@ def ask_shards(
 
 
 def with_steps(
-    task: Generator[int, None, Answer], step: Callable[[int], Step]
+    task: Generator[Done, None, Answer], step: Callable[[Done], Step]
 ) -> Generator[Step, None, Answer]:
-    """A task that yields, for the bytes that it has read so far, what `step` makes of them."""
+    """A task that yields, for what it says of its work, what `step` makes of that."""
     with closing(task):
         while True:
             try:

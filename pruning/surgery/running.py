@@ -18,11 +18,12 @@ from analysis.calibration.loading import (
 )
 from analysis.checkpoint.aligned import align_weights
 from analysis.errors import first_line
-from analysis.model.heads import loaded_bytes
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
+from analysis.progress import Costs
 from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan
+from pruning.surgery.verify_costs import run_costs
 
 Keys = Mapping[str, Collection[Any]]  # by kind, those that loading could not place
 
@@ -56,8 +57,8 @@ class DoesNotRun(Exception):
 
 
 # A way to run a model on token ids, as a plan has it, whose removed parts are masked; None: as it
-# is. It yields how many bytes of the checkpoint are loaded so far.
-RunModel = Callable[[MoEModel, Tensor, Precision, PruningPlan | None], Generator[int, None, Run]]
+# is. It yields the costs of what was done since it last did, in all those of `RunCosts`.
+RunModel = Callable[[MoEModel, Tensor, Precision, PruningPlan | None], Generator[Costs, None, Run]]
 
 
 def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
@@ -88,9 +89,10 @@ def logits_of(model: Any, ids: Tensor) -> Tensor:
 
 def run_whole(
     model: MoEModel, ids: Tensor, precision: Precision, plan: PruningPlan | None
-) -> Generator[int, None, Run]:
+) -> Generator[Costs, None, Run]:
     """Run a model that is in memory as a whole."""
-    yield 0
+    costs = run_costs(model, ids.numel(), precision.computed, by_layers=False)
+    yield {}
     gc.collect()  # models hold reference cycles; else two would be in memory
     try:
         loaded, keys = _load(model, DTYPES.get(precision.stored, precision.stored))
@@ -98,9 +100,11 @@ def run_whole(
         raise DoesNotLoad(first_line(error)) from error
     if precision.computed:
         loaded = loaded.to(DTYPES[precision.computed])
-    yield loaded_bytes(model)
+    yield costs.loading
     try:
         with masked(loaded, model.family, plan) if plan else nullcontext():
-            return Run(logits_of(loaded, ids), keys)
+            logits = logits_of(loaded, ids)
     except RuntimeError as error:
         raise DoesNotRun(first_line(error), keys) from error
+    yield costs.multiplying
+    return Run(logits, keys)

@@ -25,11 +25,13 @@ from analysis.checkpoint.aligned import align_weights
 from analysis.corpora.sequences import TokenBatch
 from analysis.errors import CheckpointError, UnsupportedModelError, first_line
 from analysis.model.moe_model import MoEModel
+from analysis.progress import Costs, added, scaled
 from pruning.engine.masking import masked
 from pruning.engine.paused import PausedPlans
 from pruning.plan.plan import PruningPlan
 from pruning.surgery.layer_memory import layer_memory
 from pruning.surgery.running import DoesNotLoad, DoesNotRun, Keys, Precision, Run, logits_of
+from pruning.surgery.verify_costs import RunCosts, run_costs
 
 
 def run_streamed(
@@ -39,7 +41,7 @@ def run_streamed(
     plan: PruningPlan | None,
     *,
     at_once: int | None = None,
-) -> Generator[int, None, Run]:
+) -> Generator[Costs, None, Run]:
     """Run a model layer by layer; in memory are one layer and the hidden states of all tokens.
 
     `at_once`: so many experts of a layer are loaded at once, 0 for all; by default what fits.
@@ -53,8 +55,9 @@ def run_streamed(
             computed = DTYPES[resolve_dtype(precision.computed or dtype, model)]
             repaired = plan is not None and plan.repair is not None
             at_once = layer_memory(model, computed.itemsize, repaired=repaired).at_once
-        parts = _Parts(model, settings, precision.computed, at_once)
-    yield 0
+        costs = run_costs(model, ids.numel(), precision.computed, by_layers=True, at_once=at_once)
+        parts = _Parts(model, settings, precision.computed, at_once, costs)
+    yield {}
     skeleton = parts.skeleton
     instead = "Verify without --stream-layers, or with --level bytes"
     relay = Relay(
@@ -68,15 +71,14 @@ def run_streamed(
     batch = _batch(ids)
     with parts.loaded(EMBEDDINGS), torch.no_grad():
         hidden_BTD = relay.embed(batch)
-    yield parts.bytes_read
+    yield parts.read(EMBEDDINGS)
     for layer in range(len(skeleton.layers)):
         candidate = partial(_as, model, plan, layer, skeleton.model)
         run = partial(relay.layer, layer, batch, hidden_BTD)
         hidden_BTD = yield from parts.through(layer, run, candidate)
-        yield parts.bytes_read
     with parts.loaded(HEAD), parts.loaded(OUTPUT), relay.after_layers(hidden_BTD):
         logits = logits_of(skeleton.model, ids)
-    yield parts.bytes_read
+    yield added(added(parts.read(HEAD), parts.read(OUTPUT)), added(costs.logits, parts.not_taken))
     return Run(logits, parts.keys())
 
 
@@ -87,20 +89,31 @@ class _Parts:
     """The parts of a model in memory, loaded and dropped one at a time."""
 
     def __init__(
-        self, model: MoEModel, settings: CalibrationSettings, computed: str, at_once: int
+        self,
+        model: MoEModel,
+        settings: CalibrationSettings,
+        computed: str,
+        at_once: int,
+        costs: RunCosts,
     ) -> None:
         """`at_once`: experts of a layer that are loaded at once; 0: all."""
-        self.skeleton = Skeleton(model, settings)
-        self._read = 0  # bytes of the parts that are over
-        self._of_part = 0.0  # bytes of the present part
+        self.skeleton, self._costs = Skeleton(model, settings), costs
+        self._model = model
+        self._taken = 0  # bytes of memory for stacked experts
         self._computed = DTYPES[computed] if computed else None
         self._at_once = at_once
         self._waiting = set(self.skeleton.parts)
 
     @property
-    def bytes_read(self) -> int:
-        """Bytes of the checkpoint that were loaded, and run."""
-        return self._read + int(self._of_part)
+    def not_taken(self) -> Costs:
+        """The costs of memory that was there: that of small tensors is the heap's."""
+        return self._costs.taking(max(0, self._costs.stacks - self._taken))
+
+    def read(self, part: int) -> Costs:
+        """The costs of reading a part; experts take the memory of those of the layer before."""
+        is_sparse = any(layer.index == part for layer in self._model.layers)
+        reading = self._costs.reading if is_sparse else self._costs.reading_anew
+        return reading(self.skeleton.stored_bytes(part))
 
     @contextmanager
     def loaded(self, part: int, *, experts: bool = True) -> Iterator[None]:
@@ -116,7 +129,6 @@ class _Parts:
             raise DoesNotRun(first_line(error), self._unexpected) from error
         finally:
             skeleton.drop(part)
-            self._read, self._of_part = self._read + skeleton.stored_bytes(part), 0.0
 
     def _prepare(self, part: int) -> None:
         if self._computed:
@@ -128,13 +140,19 @@ class _Parts:
         layer: int,
         run: Callable[[], Tensor],
         candidate: Callable[[], AbstractContextManager[None]],
-    ) -> Generator[int, None, Tensor]:
+    ) -> Generator[Costs, None, Tensor]:
         """What a layer computes as a candidate has it; experts in blocks where it is too large."""
+        read, ran = self.read(layer), self._costs.running(layer)
         experts = self.skeleton.experts(layer) if self._at_once else None
         blocks = blocks_of(experts, self._at_once) if experts is not None else []
         if experts is None or len(blocks) < 2:
+            for nbytes in self.skeleton.take_memory(layer):
+                self._taken += nbytes
+                yield self._costs.taking(nbytes)
             with self.loaded(layer), torch.no_grad(), candidate():
-                return run()
+                hidden_BTD = run()
+            yield added(read, ran)
+            return hidden_BTD
         states = ForwardStates(HiddenStates(Path(), on_disk=False))
         with self.loaded(layer, experts=False):
             paused = PausedPlans(experts, blocks, states, self.skeleton.device)
@@ -146,8 +164,7 @@ class _Parts:
                     self.skeleton.load_experts(layer, block)
                 self._prepare(layer)
                 paused.add(_ONLY, candidate())
-                self._of_part += self.skeleton.stored_bytes(layer) / len(blocks)
-                yield self.bytes_read
+                yield scaled(added(read, ran), 1 / len(blocks))
             self.skeleton.drop_experts(layer)
             with torch.no_grad(), candidate():
                 return paused.finish(_ONLY, run)

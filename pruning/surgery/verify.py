@@ -1,32 +1,40 @@
 """Verify an export: its bytes, that it loads, that its logits match the masked original."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import reduce
 from pathlib import Path
 
 from analysis.calibration.free import free_memory
 from analysis.checkpoint.opening import open_checkpoint
 from analysis.errors import ExportError, UnsupportedModelError, UserError, unknown_name
 from analysis.model.describing import describe_model
-from analysis.model.heads import loaded_bytes
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress
+from analysis.progress import Costs, Progress, Tally, added, bytes_in
 from pruning.plan.plan import PruningPlan
 from pruning.plan.shown import DisplayMixin, Facts
 from pruning.plan.sizes import format_bytes
 from pruning.surgery.checks import Check
 from pruning.surgery.layer_memory import MEMORY_EXTRA, MEMORY_FACTOR, layer_memory
 from pruning.surgery.manifest import Manifest, read_manifest
-from pruning.surgery.one_pass import check_contents
-from pruning.surgery.reading import shifted, with_steps
+from pruning.surgery.one_pass import ContentChecks, check_contents
+from pruning.surgery.reading import with_steps
 from pruning.surgery.repair_checks import with_files
+from pruning.surgery.verify_costs import (
+    CHECK_TOKENS,
+    RunCosts,
+    check_costs,
+    compared_dtype,
+    item_bytes,
+    run_costs,
+    token_shape,
+)
 
 # Of a comparison of bytes: Python with its libraries, and two blocks.
 _BYTES_MEMORY = 160 << 20
 _ASKED_FOR = "as asked for"
 _STREAMED = "--stream-layers"
-_ITEM_BYTES = {"F32": 4, "F64": 8}  # of a weight in the checkpoint's own dtype; else 2
 
 
 class Level(StrEnum):
@@ -72,8 +80,7 @@ def logits_memory(source: MoEModel, plan: PruningPlan, *, by_layers: bool = Fals
 
     By layers, it loads one layer at a time, or blocks of its experts.
     """
-    # In float32, or float64 if neurons are removed, see `check_logits`.
-    item = 8 if plan.kept_neurons else 4
+    item = item_bytes(source, compared_dtype(plan))
     if not by_layers:
         return int(source.num_params * item * MEMORY_FACTOR) + MEMORY_EXTRA
     return layer_memory(source, item, repaired=plan.repair is not None).nbytes
@@ -93,14 +100,6 @@ class _Choice:
     def exported(self) -> MoEModel:
         """The export, as it describes itself."""
         return describe_model(open_checkpoint(self.path))
-
-    @property
-    def loaded(self) -> int:
-        """Bytes that are read to run the export."""
-        try:
-            return loaded_bytes(self.exported)
-        except UserError:  # the checks of its bytes say so
-            return self.manifest.nbytes
 
     @property
     def _is_inseparable(self) -> bool:
@@ -163,6 +162,32 @@ class _Choice:
                 words += f"; {_STREAMED} reaches '{highest}' with {format_bytes(streamed)}"
         return needed <= available, words
 
+    def costs(self, level: Level, tokens: int) -> Costs:
+        """Of the checks of a level, and of those before it."""
+        return reduce(added, self._work(level, tokens))
+
+    def _work(self, level: Level, tokens: int) -> Iterator[Costs]:
+        yield check_costs(self.manifest.nbytes)
+        if level is Level.BYTES:
+            return
+        try:
+            exported = self.exported
+        except UserError:  # the checks of its bytes say so
+            return
+        computed = compared_dtype(self.manifest.plan)
+        yield self._run(exported, tokens).total
+        if level is Level.LOGITS and self.source:
+            yield self._run(exported, tokens, computed).total
+            yield self._run(self.source, tokens, computed).total
+
+    def _run(self, model: MoEModel, tokens: int, computed: str = "") -> RunCosts:
+        rows, length = token_shape(model, tokens)
+        at_once = 0
+        if self.by_layers:
+            repaired = model is self.source and self.manifest.plan.repair is not None
+            at_once = layer_memory(model, item_bytes(model, computed), repaired=repaired).at_once
+        return run_costs(model, rows * length, computed, by_layers=self.by_layers, at_once=at_once)
+
     def memory(self, level: Level, *, by_layers: bool | None = None) -> int:
         """Bytes of memory that a level takes, with its libraries."""
         by_layers = self.by_layers if by_layers is None else by_layers
@@ -176,18 +201,19 @@ class _Choice:
             exported = self.exported
         except UserError:  # the checks of its bytes say so
             return 0
-        return layer_memory(exported, _ITEM_BYTES.get(exported.dtype, 2)).nbytes
+        return layer_memory(exported, item_bytes(exported)).nbytes
 
 
-def expected_verification(
+def expected_verification(  # noqa: PLR0913  (as `verify_export`)
     path: Path,
     *,
     level: str | None = None,
     source: Path | None = None,
+    tokens: int = CHECK_TOKENS,
     directories: Sequence[Path] = (),
     stream_layers: bool = False,
-) -> tuple[int, int, str]:
-    """Bytes that `verify_export` would read, its memory, and the level that it would reach.
+) -> tuple[Costs, int, str]:
+    """What `verify_export` would cost, its memory, and the level that it would reach.
 
     Raises:
         ExportError: it is no export, or the level lacks what it needs.
@@ -197,7 +223,7 @@ def expected_verification(
     choice = _Choice(level, stream_layers, path, manifest, original)
     choice.check()
     reached = choice.choose()[0]
-    return _bytes_to_read(choice, reached), choice.memory(reached), str(reached)
+    return choice.costs(reached, tokens), choice.memory(reached), str(reached)
 
 
 def verify_export(  # noqa: PLR0913  (options of the command)
@@ -205,7 +231,7 @@ def verify_export(  # noqa: PLR0913  (options of the command)
     *,
     level: str | None = None,
     source: Path | None = None,
-    tokens: int = 128,
+    tokens: int = CHECK_TOKENS,
     directories: Sequence[Path] = (),
     stream_layers: bool = False,
 ) -> Generator[Progress, None, VerifyReport]:
@@ -230,31 +256,27 @@ def verify_export(  # noqa: PLR0913  (options of the command)
     choice = _Choice(level, stream_layers, path, with_files(manifest, directories), original)
     choice.check()
     report = VerifyReport(*choice.choose(), ())
-    total = _bytes_to_read(choice, report.level)
-    return (
-        yield from with_steps(
-            _verify(choice, report, tokens),
-            lambda done: Progress("verifying", min(done, total), total, "bytes"),
-        )
-    )
+    tally = Tally(choice.costs(report.level, tokens))
 
+    def step(done: Costs) -> Progress:
+        for kind, amount in done.items():
+            tally.add(kind, amount)
+        whole = tally.whole
+        read, total = bytes_in(whole.done), bytes_in(whole.total)
+        return Progress("verifying", read, total, "bytes", whole=whole)
 
-def _bytes_to_read(choice: _Choice, level: Level) -> int:
-    """All bytes of the export for its hashes, and again for each time that a model is loaded."""
-    if level is Level.BYTES:
-        return choice.manifest.nbytes
-    exported, compared = choice.loaded, loaded_bytes(choice.source) if choice.source else 0
-    more = {Level.LOAD: exported, Level.LOGITS: 2 * exported + compared}
-    return choice.manifest.nbytes + more[level]
+    return (yield from with_steps(_verify(choice, report, tokens), step))
 
 
 def _verify(
     choice: _Choice, report: VerifyReport, tokens: int
-) -> Generator[int, None, VerifyReport]:
-    """Verify up to the level of the report; yields how many bytes are read so far."""
+) -> Generator[Costs, None, VerifyReport]:
+    """Verify up to the level of the report; yields the costs of what it did since it last did."""
     manifest = choice.manifest
     made_by = f"plan {manifest.plan.digest[:8]}, written by version {manifest.tool_version}"
-    contents = yield from check_contents(choice.path, manifest, choice.source)
+    contents = yield from _counted(
+        check_contents(choice.path, manifest, choice.source), manifest.nbytes
+    )
     report = replace(report, checks=(Check("manifest", True, made_by), *contents.all))
     if not all(check.ok for check in contents.own):
         reason = "the bytes are not those of the export"
@@ -264,12 +286,28 @@ def _verify(
         return replace(report, level=Level.BYTES, reason=reason)
     if report.level is Level.BYTES:
         return report
-    return (yield from shifted(_verify_forward(choice, report, tokens), manifest.nbytes))
+    return (yield from _verify_forward(choice, report, tokens))
+
+
+def _counted(
+    checking: Generator[int, None, ContentChecks], nbytes: int
+) -> Generator[Costs, None, ContentChecks]:
+    """Costs since the last step, of a task that yields how many of all bytes it has read."""
+    before = 0
+
+    def step(done: int) -> Costs:
+        nonlocal before
+        more, before = done - before, done
+        return check_costs(more)
+
+    checked = yield from with_steps(checking, step)
+    yield step(nbytes)
+    return checked
 
 
 def _verify_forward(
     choice: _Choice, report: VerifyReport, tokens: int
-) -> Generator[int, None, VerifyReport]:
+) -> Generator[Costs, None, VerifyReport]:
     """The load level, and the logits level if the report aims at it."""
     # Imported here, as the dashboard imports this module and must start without torch.
     from analysis.calibration.loading import why_not_loaded
@@ -289,9 +327,7 @@ def _verify_forward(
         if report.level is Level.LOAD or source is None:
             return report
         sides = Sides(exported, source, manifest.plan, manifest.dequantised)
-        check, difference = yield from shifted(
-            check_logits(sides, ids, run), loaded_bytes(exported)
-        )
+        check, difference = yield from check_logits(sides, ids, run)
     except UnsupportedModelError as error:  # its layers do not run alone
         if report.reason == _ASKED_FOR or not choice.by_layers:
             raise

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.calibration.weights import measure_weights
-from analysis.errors import ExportError, UserError
+from analysis.errors import ExportError
 from analysis.files.home import from_home
-from analysis.model.heads import loaded_bytes, prediction_heads
+from analysis.model.heads import prediction_heads
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Costs, Parts, Progress, Whole, changed, cost
+from analysis.progress import Parts, Progress, Whole, cost
 from analysis.stats.store import StatsStore, stats_store
 from pruning.plan.heads import HeadChoice, HeadRanking, heads_bytes, heads_depend_on, heads_in_words
 from pruning.plan.plan import KEEP_LIST_NAME, NEURON_GRANULARITY, PruningPlan, fit_plan, with_top_k
@@ -38,6 +38,7 @@ from pruning.surgery.export import (
 from pruning.surgery.head_ranking import WeighedHeads, head_ranking, ranked_in_words
 from pruning.surgery.heads import why_not_pruned
 from pruning.surgery.manifest import MANIFEST_NAME, Manifest, SourceRecord, read_manifest
+from pruning.surgery.verify_costs import export_costs
 from pruning.tasks import Steps
 from pruning.tasks.calibration import weights_costs
 from pruning.tasks.loading import open_plan, quiet_transformers
@@ -58,9 +59,7 @@ def export_run(request: ExportRequest) -> Steps[dict[str, Any]]:
     _check_recipe(request, model, plan)
     parts, verifies = Parts({}), request.verify or model.family.discovered
     if verifies:  # what is written states its own cost; memory decides whether models are run
-        written = weight_bytes(model, plan)
-        amount = 3 * written + loaded_bytes(model)
-        parts = Parts({"verify": _verify_costs(amount, written, written)})
+        parts = Parts({"verify": export_costs(model, weight_bytes(model, plan))})
     if converter and request.gguf and not gguf_path(request.out, request.gguf).exists():
         parts.expect("gguf", {"write": cost("write", weight_bytes(model, plan))})
     manifest, skipped = yield from _written(request, model, plan, parts)
@@ -323,40 +322,7 @@ def verify_result(
         directories=stats_store(stats_dir).directories,
         **way,
     )
-    return asdict((yield from _verifying(steps, out)))
-
-
-def _verifying(steps: Steps[Any], out: Path) -> Steps[Any]:
-    """The steps of a verification, which say how far it is."""
-    own = _own_bytes(out)
-
-    def change(step: Progress) -> Progress:
-        if (step.phase, step.unit) != ("verifying", "bytes"):
-            return step
-        return replace(
-            step, whole=Whole(_verify_costs(step.total, *own), _verify_costs(step.done, *own))
-        )
-
-    return changed(steps, change)
-
-
-def _own_bytes(out: Path) -> tuple[int, int]:
-    """Bytes of an export's weights, and those of them that are read to run it."""
-    written = sum(file.stat().st_size for file in out.glob("*.safetensors"))
-    try:
-        return written, loaded_bytes(load_model_index(str(out)))
-    except UserError:  # the checks of its bytes say so
-        return written, written
-
-
-def _verify_costs(amount: int, written: int, loaded: int) -> Costs:
-    """Of so many bytes: first the export is checked, then run in its own dtype, then both are."""
-    running = max(0, amount - written)
-    return {
-        "check": cost("check", min(amount, written)),
-        "load": cost("load", min(running, loaded)),
-        "read": cost("read", max(0, running - loaded)),
-    }
+    return asdict((yield from steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,12 +341,11 @@ def expected_verify(
     """What `verify_result` costs; nothing is read."""
     from pruning.surgery.verify import expected_verification
 
-    read, memory, level = expected_verification(
+    costs, memory, level = expected_verification(
         out,
         source=source.checkpoint.path if source else None,
         directories=stats_store(stats_dir).directories,
         **way,
     )
-    own = _own_bytes(out)
-    beside = own[0] if source else 0
-    return ExpectedVerification(Whole(_verify_costs(read, *own)), beside, memory, level)
+    written = sum(file.stat().st_size for file in out.glob("*.safetensors"))
+    return ExpectedVerification(Whole(costs), written if source else 0, memory, level)

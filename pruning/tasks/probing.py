@@ -14,8 +14,10 @@ from pruning.requests.recipe_steps import SearchRequest
 from pruning.tasks import Steps
 
 # Work that is as fast as products in this dtype; "" is that of the request.
-_PRODUCTS: Final = {"multiply": "", "observe": "", "run repaired": "", "fit": "float32"}
-_LOADED: Final = {"read": "", "load": "auto"}  # bytes that become weights
+_PRODUCTS: Final = {"multiply": "", "observe": "", "run repaired": ""} | dict.fromkeys(
+    ("multiply float32", "fit"), "float32"
+)
+_LOADED: Final = {"read": "", "read float32": "float32"}  # bytes that become weights
 _LOADING: Final = 0.75  # of this speed, what loading reaches, which also stacks experts
 # A model, its dtype and its device.
 Way = tuple[MoEModel, str, str]
@@ -31,6 +33,7 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
     known, rates = run_rates(), dict[str, float]()
     missing = {kind for kind, amount in whole.left.items() if amount} - known.keys()
     from analysis.calibration.probe import (
+        allocating_seconds,
         byte_seconds,
         invert_rate,
         loading_seconds,
@@ -43,6 +46,8 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
             rates[kind] = speed(own or dtype)
     if "invert" in missing:
         rates["invert"] = invert_rate(model, device)
+    if "allocate" in missing:
+        rates["allocate"] = allocating_seconds() * RATES["allocate"]
     if missing & {*READING}:
         disk, hashing = byte_seconds(model)
         rates["hash"] = hashing * RATES["hash"]
@@ -50,7 +55,8 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
         if "check" in missing:  # the source's bytes are read and compared too
             rates["check"] = (hashing + loading("auto")) * RATES["check"]
         for kind in missing & _LOADED.keys():
-            seconds = loading(_LOADED[kind] or dtype) / _LOADING
+            # What is read to be compared states its new memory.
+            seconds = loading(_LOADED[kind] or dtype, anew=not _LOADED[kind]) / _LOADING
             rates[kind] = max(disk, seconds) * RATES[kind]
     try:
         if rates:

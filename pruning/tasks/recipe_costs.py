@@ -6,6 +6,7 @@ from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_steps import evaluate_request
 from pruning.search.store import SEARCH
+from pruning.surgery.verify_costs import export_costs
 from pruning.tasks.evaluation import evaluation_costs
 from pruning.tasks.repair import repair_costs
 from pruning.tasks.search import searching_costs, statistics_costs
@@ -33,8 +34,7 @@ def recipe_parts(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEM
         if section.hash_source:
             export["hashing"] = {"hash": cost("hash", whole)}
         if section.verify:
-            running = {"load": cost("load", written), "read": cost("read", written + whole)}
-            export["verify"] = {"check": cost("check", written), **running}
+            export["verify"] = export_costs(pruned, round(written))
         if section.gguf:
             export["gguf"] = {"write": cost("write", written)}
         parts["export"] = Parts(export).whole.total

@@ -107,8 +107,8 @@ def test_work_that_is_left_out_is_expected_no_longer():
 
 
 def test_bytes_say_how_slow_other_bytes_are_and_not_products(clock):
-    pace = Pace(clock, lambda: {"read": 1.0, "load": 2.0, "multiply": 3.0, "fit": 4.0})
-    total = {"read": 10.0, "load": 10.0, "multiply": 10.0, "fit": 10.0}
+    pace = Pace(clock, lambda: {"read": 1.0, "hash": 2.0, "multiply": 3.0, "fit": 4.0})
+    total = {"read": 10.0, "hash": 10.0, "multiply": 10.0, "fit": 10.0}
     pace.take(Progress("loading", 0, 0, whole=Whole(total)))
     clock.now += 20.0  # all bytes that were to be read, in twice the time
     done = {"read": 10.0}

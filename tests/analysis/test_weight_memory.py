@@ -48,6 +48,21 @@ def test_what_is_not_expected_returns_to_the_system():
     assert resident() - before < SIZE // 2
 
 
+def test_memory_can_be_taken_before_it_is_asked_for():
+    memory, before = WeightMemory(), resident()
+    memory.expect([SIZE, 2 * SIZE])
+    assert sum(memory.take([SIZE, 2 * SIZE, 5])) == 3 * SIZE  # small tensors have the heap's
+    there = resident()
+    assert there - before > 2.5 * SIZE
+    first, second = memory.empty(SIZE), memory.empty(2 * SIZE)
+    for tensor in first, second:
+        tensor.fill_(7)
+    assert resident() - there < SIZE // 4
+    memory.expect([SIZE, SIZE])
+    del first, tensor
+    assert sum(memory.take([SIZE, SIZE])) == SIZE
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_layer_takes_the_memory_of_the_one_before_unless_a_view_is_left(
     fused, tmp_path, monkeypatch

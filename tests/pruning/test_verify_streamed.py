@@ -3,6 +3,7 @@
 import json
 from collections import namedtuple
 from dataclasses import replace
+from functools import reduce
 
 import psutil
 import pytest
@@ -18,11 +19,13 @@ from exports import (
     uneven,
 )
 
+from analysis.calibration import weight_memory
 from analysis.calibration.skeleton import Skeleton
 from analysis.checkpoint.index import INDEX_NAME
 from analysis.drain import drain
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.model.opening import load_model_index
+from analysis.progress import added
 from builders import edit_json
 from builders.fp8 import write_fp8_pair
 from builders.repairs import repaired, token_sequences
@@ -34,7 +37,8 @@ from pruning.surgery.forward_checks import random_tokens
 from pruning.surgery.layer_memory import layer_memory
 from pruning.surgery.running import Precision, run_whole
 from pruning.surgery.streamed_run import run_streamed
-from pruning.surgery.verify import verify_export
+from pruning.surgery.verify import expected_verification, verify_export
+from pruning.surgery.verify_costs import run_costs
 
 SINGLE = Precision("float32", "float32")
 
@@ -97,6 +101,38 @@ def test_streamed_logits_are_those_of_the_whole_model_bit_for_bit(tmp_path, name
         other = run(run_streamed, source, SINGLE, replace(plan, kept=others))
         assert not torch.equal(other, streamed)
     same_reports(tmp_path / "out", source)
+
+
+# Experts in tensors of their own; stacked; with dense layers; quantised.
+@pytest.mark.parametrize("name", ["olmoe", "gpt_oss", "deepseek_v3-groups", "fp8"])
+@pytest.mark.parametrize("least", [1, 1 << 18])  # bytes of tensors that the heap does not have
+def test_runs_do_what_they_state(tmp_path, name, least, monkeypatch):
+    monkeypatch.setattr(weight_memory, "_LEAST", least)
+    if name == "fp8":
+        model = load_model_index(str(write_fp8_pair(tmp_path, torch.bfloat16, torch.float32)[0]))
+    else:
+        model = saved(name, tmp_path / "source")
+    ids = random_tokens(model, 64)
+    for precision in Precision(), SINGLE:
+        for way, by_layers in (run_whole, False), (run_streamed, True):
+            stated = run_costs(model, 64, precision.computed, by_layers=by_layers).total
+            steps = list(way(model, ids, precision, None))
+            assert reduce(added, steps, {}) == pytest.approx(stated, rel=1e-6)
+        blocks = run_costs(model, 64, precision.computed, by_layers=True, at_once=2).total
+        steps = list(run_streamed(model, ids, precision, None, at_once=2))
+        assert reduce(added, steps, {}) == pytest.approx(blocks, rel=1e-6)
+
+
+def test_a_verification_does_what_it_states(tmp_path):
+    source = saved("olmoe", tmp_path / "source")
+    export(source, keeping(source, (1, 3, 4)), tmp_path / "out")
+    for level, way in ("load", True), ("logits", True), ("logits", False):
+        given = {"level": level, "source": source.checkpoint.path, "stream_layers": way}
+        stated, _, _ = expected_verification(tmp_path / "out", tokens=40, **given)
+        steps = list(verify_export(tmp_path / "out", tokens=40, **given))
+        assert all(step.whole.total == stated for step in steps)
+        assert {kind for kind, amount in steps[-1].whole.done.items() if amount} == stated.keys()
+        assert steps[-1].done == pytest.approx(steps[-1].total, rel=0.15)  # headers are no weights
 
 
 def test_a_repaired_export(tmp_path):
