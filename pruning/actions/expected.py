@@ -23,7 +23,8 @@ def expected_cost(
     def cost(call: Call[Asked]) -> Steps[Outcome]:
         request = call.request
         whole = yield from stated_whole(run(request))
-        size = memory(request)  # before a probe takes some
+        # Before a probe takes some; it refuses what the run would.
+        size = 0 if whole.is_known else memory(request)
         yield from probing(whole, *way_of(request))
         return told(whole, size, request.command([str(path) for path in call.plans]))
 

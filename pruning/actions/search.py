@@ -36,7 +36,8 @@ def _tell(call: Call[SearchRequest], result: "SearchResult") -> Outcome:
 def _cost(call: Call[SearchRequest]) -> Steps[Outcome]:
     """What the search takes at most: rounds and generations may repeat what is known."""
     whole = yield from remaining_costs(call.request)
-    memory = search_memory(call.request)  # before a probe takes some
+    # Before a probe takes some; it refuses what the search would.
+    memory = 0 if whole.is_known else search_memory(call.request)
     yield from probing(whole, *way_of(call.request))
     outcome = told(whole, memory)
     words = outcome.sentence

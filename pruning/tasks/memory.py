@@ -112,7 +112,7 @@ class Running:
     def memory(
         self, candidates: int, kept: int = 0, cached: int = 0, *, changes: bool = False
     ) -> int:
-        """Bytes while the original and so many candidates run.
+        """Bytes while the original and so many candidates run; refuses what cannot run so.
 
         Of a whole model, the inputs of its layers are kept of so many tokens, and log-probabilities
         of so many positions are cached. `changes`: candidates change weights of experts.
@@ -141,6 +141,7 @@ class Running:
     def _by_layers(self, candidates: int, copies: int) -> tuple[int, int]:
         """Bytes of hidden states, and of a layer or of a block of its experts while it runs."""
         from analysis.calibration.blocks import block_bytes, experts_that_fit, layer_sizes
+        from pruning.engine.paused import check_products
         from pruning.engine.streamed import sizes_of_plans
 
         model, settings = self.model, self.settings
@@ -148,6 +149,7 @@ class Running:
         run = sizes_of_plans(model, settings, states, self.longest, copies=copies)
         sizes = layer_sizes(model, settings)
         if at_once := experts_that_fit(model, settings, run):
+            check_products(model, settings)
             return run.paused, block_bytes(sizes, at_once, run)
         experts = max(layer.num_experts for layer in model.layers) * sizes.expert
         return run.states, sizes.whole + run.running + copies * experts
@@ -160,12 +162,15 @@ class Running:
         """
         if not repairs:
             return memory
+        from pruning.engine.paused import check_products
         from pruning.repair.estimate import FitSizes, memory_of_repair
 
         model, tokens = self.model, DEFAULT_REPAIR_TOKENS
         fit = FitSizes.of(model, tokens, max(layer.num_experts for layer in model.layers))
         hidden = tokens * model.streams_size * self.item
         repair = memory_of_repair(model, fit, self.running, hidden, self.settings)
+        if repair.at_once:
+            check_products(model, self.settings)
         return max(memory, repair.total)
 
 

@@ -1,6 +1,7 @@
 """What commands would take, said before anything runs."""
 
 import json
+import shutil
 
 import pytest
 from exports import tensors_of
@@ -135,3 +136,26 @@ def test_what_would_not_stream_is_refused_before_it_is_stated(refused, here):
             said = refused(*words, "--stream-layers", "--stats-dir", here / "own", *how)
             assert "GLM-5 cannot be streamed layer by layer: a layer hands on more than" in said
     assert not (here / "own").exists()
+
+
+def test_blocks_in_a_dtype_without_products_are_refused_as_by_the_run(
+    refused, moeprune, works, tiny, corpora, here
+):
+    works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", here / "plan.json")
+    recipe = here / "recipe.yaml"
+    raw = RECIPE.format(model=tiny, rows=corpora[0], held=corpora[1], generations=2)
+    recipe.write_text(raw + "dtype: float64\n")
+    held = ("--corpus", corpora[1], "--samples", "2", "--seq-len", "8", "--dtype", "float64")
+    for words in (
+        ("evaluate", tiny, "--plan", here / "plan.json", *held),
+        ("sweep", tiny, "--criterion", "random", "--sparsity", "50%", *held),
+        ("sensitivity", tiny, "--criterion", "random", "--levels", "2", *held),
+        ("search", recipe),
+    ):
+        words += ("--stream-layers", "--experts-at-once", "1", "--stats-dir", here / "own")
+        said = refused(*words, "--dry-run")
+        assert "Experts cannot run in blocks in float64" in said
+        assert not (here / "own").exists()
+        ran = moeprune(*words)
+        assert (ran.code, ran.err.splitlines()[-1]) == (1, said.strip())
+        shutil.rmtree(here / "own", ignore_errors=True)
