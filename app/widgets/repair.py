@@ -24,7 +24,7 @@ from app.widgets.controls import say_unknown
 from app.widgets.job_form import skip_field
 from app.widgets.job_panel import job_panel
 from app.widgets.notes import show_command
-from pruning.planning.searches import repair_seconds
+from pruning.repair.costs import repair_seconds
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, ranking_corpora
 
 _TOKENS: Final = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
@@ -114,8 +114,8 @@ def _form(loaded: Loaded, current_plan: CurrentPlan) -> None:
         st.text("Choose a corpus; text files in the models folder are offered.")
         return
     tokens = one_of(tokens, _TOKENS, DEFAULT_REPAIR_TOKENS)
-    nbytes, runs = loaded.model.checkpoint.nbytes, list(loaded.runs.values())
-    if time := repair_seconds(tokens, nbytes, runs):
+    runs = list(loaded.runs.values())
+    if time := repair_seconds(loaded.model, current_plan.plan, tokens, runs):
         st.markdown(f":material/timer: {' to '.join(map(time_in_words, time))}.")
     sent = st.button("Repair this plan", key="repair.start", icon=":material/play_arrow:")
     request = new_repair_request(loaded, current_plan, corpora, tokens, skips)

@@ -15,9 +15,10 @@ from pruning.planning.recipes import recipe_of
 from pruning.requests.evaluation import SensitivityRequest
 from pruning.requests.recipe import Recipe, SearchSection
 from pruning.requests.recipe_file import recipe_from_yaml
+from pruning.schedules import SCHEDULES
 from pruning.search.store import KnownSearch
 from pruning.spec.options import DEFAULT_SEQ_LEN
-from pruning.spec.spec import FREQUENCY, PlanSpec, SpreadSpec
+from pruning.spec.spec import PlanSpec, SpreadSpec
 
 # A busier machine, other samples, candidates that differ in earlier layers.
 _UP_TO: Final = 1.5
@@ -31,8 +32,6 @@ _CALIBRATION_SLOWER: Final = 5.0
 _START_UP: Final = (5.0, 30.0)
 # Bytes per second at which weights are assumed to load: from a fast disk, and over a network.
 _READING: Final = (2 * 2**30, 2**28)
-# Forward passes of the text that a whole repair takes at most, fitting included.
-_REPAIR_FORWARDS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +93,15 @@ def _seconds(tokens: float, speed: float) -> tuple[float, float]:
     return high / _CALIBRATION_SLOWER, high
 
 
+def forward_seconds(tokens: float, runs: Sequence[Run]) -> tuple[float, float] | None:
+    """Seconds for forwards of so many tokens, at best and at worst, by the pace of calibrations.
+
+    None if no run tells it.
+    """
+    speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
+    return _seconds(tokens, max(speeds)) if any(speeds) else None
+
+
 def estimate_sensitivity(
     asked: SensitivityRequest, layers: int, runs: Sequence[Run]
 ) -> tuple[float, float] | None:
@@ -101,27 +109,9 @@ def estimate_sensitivity(
 
     A level of a layer runs this layer and all later ones: half the model on average.
     """
-    speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
-    if not any(speeds):
-        return None
     samples = asked.samples * len(asked.corpora)
     whole = asked.levels * (layers + 1) / 2
-    return _seconds(whole * samples * DEFAULT_SEQ_LEN, max(speeds))
-
-
-def repair_seconds(tokens: int, nbytes: int, runs: Sequence[Run]) -> tuple[float, float] | None:
-    """Seconds to repair a plan, start included, at best and at worst; None: speed unknown.
-
-    `nbytes` is the size of the weights.
-    """
-    speeds = [float(run.manifest.made.get("tokens_per_second", 0)) for run in runs]
-    if not any(speeds):
-        return None
-    parts = zip(
-        start_seconds(nbytes), _seconds(_REPAIR_FORWARDS * tokens, max(speeds)), strict=True
-    )
-    low, high = map(sum, parts)
-    return low, high
+    return forward_seconds(whole * samples * DEFAULT_SEQ_LEN, runs)
 
 
 def start_seconds(nbytes: int) -> tuple[float, float]:
@@ -145,7 +135,7 @@ def searching_recipe(ranking: Ranking, spec: PlanSpec, asked: Mapping[str, Any])
     """
     ranked_by, schedule = ranking.spec.ranking, spec.spread.schedule
     limits = spec.limits.model_copy(update={"set": {}})
-    reads_text = schedule == FREQUENCY or limits.keep_super
+    reads_text = SCHEDULES[schedule].reads_tokens or limits.keep_super
     if ranking.criterion.source != "routed" and not reads_text:
         ranked_by = ranked_by.model_copy(update={"corpora": ()})
     changes = {"ranking": ranked_by, "limits": limits, "spread": SpreadSpec(schedule=schedule)}

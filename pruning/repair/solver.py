@@ -20,12 +20,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pruning.repair.effort import DAMPINGS, ITERATIONS, SAMPLE_COLUMNS
 from pruning.repair.expert_store import ExpertStore, OfExperts, named
 
-ITERATIONS = 4  # more gain nothing on held-out text
-DAMPINGS = (0.01, 0.1, 1.0)  # candidates, as shares of the mean diagonal of the Gram matrices
 COLUMNS = 128  # of the output, in a block
-SAMPLE_COLUMNS = 16  # of the output, on which a damping is chosen
 _CHANGE = "change"
 
 Total = Callable[[Tensor], Tensor]  # adds up what several processes have

@@ -2,13 +2,13 @@
 
 from analysis.model.moe_model import MoEModel
 from analysis.progress import Costs, Parts, cost
+from pruning.repair.costs import repair_costs
 from pruning.requests.machine import Machine
 from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_steps import evaluate_request
 from pruning.search.store import SEARCH
 from pruning.surgery.verify_costs import export_costs
 from pruning.tasks.evaluation import evaluation_costs
-from pruning.tasks.repair import repair_costs
 from pruning.tasks.search import searching_costs, statistics_costs
 
 # Of a plan that is not made yet, this share of the weights is taken to remain.

@@ -5,18 +5,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.errors import CorpusError
-from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Costs, Parts, Progress, Whole
+from analysis.progress import Costs, Parts, Progress
 from analysis.ranking.choose import path_hint, run_by_corpus
 from analysis.stats.store import stats_store
 from pruning.plan.plan import PruningPlan, fit_plan, takes_repair
 from pruning.plan.plan_file import plan_from_dict
 from pruning.records.repair import RepairRecord, RepairStore
 from pruning.records.repair_files import with_repair_files
+from pruning.repair.costs import repair_costs
 from pruning.requests.model import ModelRequest
-from pruning.requests.repair import DEFAULT_REPAIR_TOKENS, RepairRequest
+from pruning.requests.repair import RepairRequest
 from pruning.tasks import Steps
 from pruning.tasks.calibration import check_corpora, prepare_calibration
 from pruning.tasks.loading import check_records_folder, quiet_transformers, together
@@ -98,22 +98,6 @@ def shared_options(request: ModelRequest) -> dict[str, Any]:
     """
     shared = request.model_dump(include=set(_SHARED), exclude_none=True)
     return shared | {"corpora": getattr(request, "calibrated_on", ())}
-
-
-def repair_costs(
-    model: MoEModel, plan: PruningPlan | None = None, tokens: int = DEFAULT_REPAIR_TOKENS
-) -> Costs:
-    """What the repair of a plan is expected to cost; of one that is not made yet, of half."""
-    from pruning.repair.costs import fit_costs
-
-    costs, kinds = layer_costs(model), ("observe", "run repaired")
-    running = {kind: costs.running(tokens, *range(model.depth), kind=kind) for kind in kinds}
-    whole = Whole({"read": costs.reading(*costs.num_bytes), **running})
-    for layer in model.layers:
-        kept = len(plan.kept[layer.index]) if plan else layer.num_experts // 2
-        for part in fit_costs(model, layer.index, kept, tokens):
-            whole += Whole(part)
-    return whole.total
 
 
 def repair_parts(model: MoEModel, plans: Iterable[PruningPlan]) -> dict[str, Costs]:

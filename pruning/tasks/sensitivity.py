@@ -28,6 +28,7 @@ from pruning.planning.per_token import order_per_token
 from pruning.planning.ranking import Ranking
 from pruning.records.evaluation import EvaluationRecord
 from pruning.records.sensitivity import SensitivityRecord, SensitivityStore
+from pruning.repair.costs import repair_costs
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest, TopKRequest
 from pruning.schedules import Evidence
 from pruning.spec.spec import PlanSpec
@@ -40,7 +41,6 @@ from pruning.tasks.loading import (
     run_settings,
     together,
 )
-from pruning.tasks.repair import repair_costs
 
 if TYPE_CHECKING:
     from pathlib import Path

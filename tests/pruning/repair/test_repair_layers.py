@@ -25,8 +25,8 @@ from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan, fit_plan, layer_file
 from pruning.records.repair import RepairStore
 from pruning.records.repair_files import with_repair_files
+from pruning.repair.effort import DAMPINGS
 from pruning.repair.run import repair_plan
-from pruning.repair.solver import DAMPINGS
 from tests.pruning.repair.references import (
     Dense,
     changed_tensors,

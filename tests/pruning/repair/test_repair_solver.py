@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pruning.repair import solver
+from pruning.repair.effort import DAMPINGS
 from pruning.repair.expert_store import ExpertStore
-from pruning.repair.solver import DAMPINGS, Rows, System, fit_layer, gram_matrices, joined
+from pruning.repair.solver import Rows, System, fit_layer, gram_matrices, joined
 
 
 def rows_of(rng, tokens, experts, neurons, width, top_k):
