@@ -132,6 +132,16 @@ class _Choice:
                 "statistics folder (--stats-dir), or use the level 'load'."
             )
 
+    def import_libraries(self) -> None:
+        """Import what runs layers, before free memory decides how many experts are loaded at once.
+
+        Libraries take address space, which may be limited.
+        """
+        if self.by_layers:
+            from pruning.surgery.streamed_run import run_streamed
+
+            del run_streamed
+
     def choose(self) -> tuple[Level, str]:
         """The level to reach, and why no higher one."""
         if self.level:
@@ -222,6 +232,7 @@ def expected_verification(  # noqa: PLR0913  (as `verify_export`)
     manifest = with_files(read_manifest(path), directories)
     choice = _Choice(level, stream_layers, path, manifest, original)
     choice.check()
+    choice.import_libraries()
     reached = choice.choose()[0]
     return choice.costs(reached, tokens), choice.memory(reached), str(reached)
 
@@ -255,6 +266,7 @@ def verify_export(  # noqa: PLR0913  (options of the command)
         return VerifyReport(Level.BYTES, "no manifest", (Check("manifest", False, str(error)),))
     choice = _Choice(level, stream_layers, path, with_files(manifest, directories), original)
     choice.check()
+    choice.import_libraries()
     report = VerifyReport(*choice.choose(), ())
     tally = Tally(choice.costs(report.level, tokens))
 

@@ -1,6 +1,7 @@
 """Verification layer by layer: the report, and the bits, of the whole models."""
 
 import json
+import sys
 from collections import namedtuple
 from dataclasses import replace
 from functools import reduce
@@ -261,6 +262,25 @@ def test_layers_are_proposed_where_the_whole_does_not_fit(tmp_path, monkeypatch)
     available(monkeypatch, _EXTRA)
     report = drain(verify_export(tmp_path / "out", stream_layers=True, **given))
     assert report.level == "bytes"
+
+
+def test_libraries_are_there_when_free_memory_is_asked_for(tmp_path, monkeypatch):
+    source = saved("olmoe", tmp_path / "source")
+    export(source, keeping(source, (1, 3, 4)), tmp_path / "out")
+    runs, asked = "pruning.surgery.streamed_run", []
+
+    def free():
+        asked.append(runs in sys.modules)
+        return 1 << 40
+
+    for place in "verify", "layer_memory":
+        monkeypatch.setattr(f"pruning.surgery.{place}.free_memory", free)
+    for level in None, "logits":
+        monkeypatch.delitem(sys.modules, runs, raising=False)
+        given = {"level": level, "source": source.checkpoint.path, "stream_layers": True}
+        expected_verification(tmp_path / "out", **given)
+    assert asked
+    assert all(asked)
 
 
 def test_a_layer_that_does_not_fit_runs_in_blocks_of_experts(tmp_path, monkeypatch):
