@@ -3,13 +3,12 @@
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from analysis.progress import Progress
-
+Step = TypeVar("Step")
 Result = TypeVar("Result")
 
 
 def drain(
-    task: Generator[Progress, None, Result], on_progress: Callable[[Progress], object] | None = None
+    task: Generator[Step, None, Result], on_progress: Callable[[Step], object] | None = None
 ) -> Result:
     """The task's result; `on_progress` is called with each step."""
     while True:

@@ -1,7 +1,7 @@
 """Fits a layer of a repair and writes its file, in all processes; the first one writes."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -73,11 +73,13 @@ class Fitting:
         kept = tuple(self.plan.kept[layer])
         return SourceDown(self.model, self.tensors[layer], kept, is_transposed, loaded)
 
-    def fit(self, layer: int, rows: SplitRows, experts: nn.Module, target: str) -> LayerFit:
-        """Fit a layer on its rows, and write what changes and what was found."""
+    def fit(
+        self, layer: int, rows: SplitRows, experts: nn.Module, target: str
+    ) -> Generator[float, None, LayerFit]:
+        """Fit a layer on its rows, and write what changes and what was found; see `fit_layer`."""
         # Processes add up in one order, whatever memory each has.
         at_once = int(self.processes.share(self.columns))
-        result = fit_layer(rows, self.kept, self.processes.total, at_once)
+        result = yield from fit_layer(rows, self.kept, self.processes.total, at_once)
         facts: dict[str, Any] = {
             "layer": layer,
             "target": target,

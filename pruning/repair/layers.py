@@ -35,6 +35,7 @@ from pruning.repair.fitting import Fitting
 from pruning.repair.in_blocks import LayerInBlocks, layer_in_blocks
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
 from pruning.repair.work import Work
+from pruning.surgery.reading import with_steps
 
 Steps = Generator[Progress, None, None]
 
@@ -233,11 +234,18 @@ class RepairPass:
             blocks.original.states.clear()
         rows = collector.rows(self.states.kept)
         target = "experts" if factor is None else "layer"
-        outcome = self.fitting.fit(layer, rows, self._experts(layer), target)
+        fitting = self.fitting.fit(layer, rows, self._experts(layer), target)
+        outcome = yield from with_steps(fitting, partial(self._fitted, layer))
         self.states.kept.clear()
-        self.work.fitted(layer, gained=outcome.damping is not None)
-        yield self.work.step("fitting", layer, last)
+        if outcome.damping is None:
+            self.work.gained_nothing(layer)
+        yield self._fitted(layer, 1.0)
         return outcome
+
+    def _fitted(self, layer: int, share: float) -> Progress:
+        """The step after so much of a layer's fit."""
+        self.work.fitted(layer, share)
+        return self.work.step("fitting", layer, len(self.batches) - 1)
 
     def _observe(
         self,

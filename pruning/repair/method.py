@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from analysis.drain import drain
 from pruning.repair.expert_store import ExpertStore
 from pruning.repair.solver import Rows, fit_layer, joined
 
@@ -28,7 +29,7 @@ def method() -> Mapping[str, Any]:
 
 def solved_example() -> list[float]:
     """Damping, errors of all dampings, and each expert's share of a layer that was fitted."""
-    fit = fit_layer(joined(_rows(0), _rows(1)), ExpertStore())
+    fit = drain(fit_layer(joined(_rows(0), _rows(1)), ExpertStore()))
     if fit.changes is None or fit.damping is None:
         return [0.0, *fit.held_out.values()]
     weights_DM = _waves(_NEURONS, _WIDTH, 2.7).T

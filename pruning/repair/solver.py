@@ -13,7 +13,7 @@ Shape suffixes: K kept experts, M neurons of an expert, D model width, C columns
 damping), T tokens, R rows of one expert (the tokens routed to it).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -273,11 +273,11 @@ def fit_layer(
     kept: ExpertStore,
     total: Total = lambda sums: sums,
     at_once: int = 1,
-) -> Fit:
+) -> Generator[float, None, Fit]:
     """Choose the damping on held-out rows, then fit on all of them.
 
     A change that does not lower the error on the held-out rows is none. `at_once`: blocks of
-    columns that are solved together.
+    columns that are solved together. Yields the share that is fitted: 0 once a damping is chosen.
     """
     every, held = rows.every, rows.held
     width, device = every.residual_TD.shape[1], every.residual_TD.device
@@ -304,6 +304,7 @@ def fit_layer(
     blocks = torch.split(torch.arange(width, device=device), COLUMNS)
     inverses = both.inverses([best])
     for first in range(0, width, at_once * COLUMNS):
+        yield first / width
         some = blocks[first // COLUMNS :][:at_once]
         for change_KMC in both.solve(some, [best], inverses):
             for expert, change_MC in enumerate(change_KMC):

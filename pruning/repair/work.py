@@ -8,7 +8,7 @@ from functools import cached_property
 from analysis.calibration.blocks import layers_in_blocks
 from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Costs, Progress, Tally
+from analysis.progress import Costs, Progress, Tally, scaled
 from pruning.plan.experts_per_token import selecting
 from pruning.plan.plan import PruningPlan
 from pruning.repair.batches import PlacedBatch
@@ -79,14 +79,28 @@ class Work:
         tokens = int(self.batches[number].tokens.mask.sum())
         self.tally.add("multiply", times * self.costs.running_around(tokens, layer))
 
-    def fitted(self, layer: int, *, gained: bool) -> None:
-        """Count a layer that was fitted, or for which that was found to gain nothing."""
+    def fitted(self, layer: int, share: float) -> None:
+        """Count a layer whose damping is chosen, and of which so much is fitted, or all of it."""
         choosing, fitting = self._fit(layer)
-        for costs in (choosing, fitting)[: 1 + gained]:
-            for kind, amount in costs.items():
-                self.tally.add(kind, amount)
-        if not gained:
-            self.tally.leave_out(fitting)
+        if layer not in self._shares:
+            self._add(choosing)
+        self._add(scaled(fitting, share - self._shares.get(layer, 0.0)))
+        self._shares[layer] = share
+
+    def gained_nothing(self, layer: int) -> None:
+        """Expect no fit of a layer, for which no damping was chosen."""
+        self.tally.leave_out(self._fit(layer)[1])
+        self._shares[layer] = 1.0
+        self._add(self._fit(layer)[0])
+
+    def _add(self, costs: Costs) -> None:
+        for kind, amount in costs.items():
+            self.tally.add(kind, amount)
+
+    @cached_property
+    def _shares(self) -> dict[int, float]:
+        """Layers whose damping is chosen -> the share that is fitted."""
+        return {}
 
     @cached_property
     def costs(self) -> LayerCosts:

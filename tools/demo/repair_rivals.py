@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from analysis.calibration.experts import activations, expert_output
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.recording import route
+from analysis.drain import drain
 from analysis.model.forwards import Forward, decoder_layers, listening, wrap_forward
 from analysis.model.moe_model import MoEModel
 from analysis.model.routing import find_block
@@ -204,6 +205,6 @@ def unexplained(model: LoadedModel) -> Generator[Progress, None, dict[int, list[
             down: Tensor = experts.get_parameter("down_proj").detach()
             fitted, held = collector.rows(down)
             squares = float(held.residual_TD.double().square().sum())
-            result = fit_layer(fitted, held)
+            result = drain(fit_layer(fitted, held))
             errors[layer.index].append(squares * min(1.0, *result.held_out.values()))
     return errors

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.drain import drain
 from pruning.repair import solver
 from pruning.repair.effort import DAMPINGS
 from pruning.repair.expert_store import ExpertStore
@@ -30,7 +31,7 @@ def system_of(rows):
 
 
 def fit(fitted, held):
-    return fit_layer(joined(fitted, held), ExpertStore())
+    return drain(fit_layer(joined(fitted, held), ExpertStore()))
 
 
 def change_of(fit):
@@ -89,9 +90,11 @@ def test_rows_that_judge_are_cut_off_those_of_both():
 def test_files_and_blocks_of_columns_give_the_same_bits(tmp_path, monkeypatch, at_once):
     monkeypatch.setattr(solver, "COLUMNS", 4)
     (fitted, _), (held, _) = planted(1, 90, width=11), planted(2, 30, width=11)
-    whole = fit_layer(joined(fitted, held), ExpertStore())
+    whole = fit(fitted, held)
     kept = ExpertStore(tmp_path / "files")
-    on_disk = fit_layer(joined(fitted, held), kept, at_once=at_once)
+    shares, steps = [], fit_layer(joined(fitted, held), kept, at_once=at_once)
+    on_disk = drain(steps, shares.append)
+    assert shares == [first * at_once * 4 / 11 for first in range(-(-3 // at_once))]
     assert (on_disk.damping, on_disk.held_out) == (whole.damping, whole.held_out)
     for found, wanted in zip(on_disk.changes, whole.changes, strict=True):
         assert torch.equal(found, wanted)
