@@ -9,16 +9,18 @@ from filelock import FileLock
 
 from analysis.files.content import read_whole
 from analysis.files.durable import PARTIAL, make_folder, write_durably
-from analysis.progress import Whole, rate_of
+from analysis.files.naming import digest_of
+from analysis.progress import RATES, Whole, rate_of
 from analysis.stats.places import cache_folder
 
 _PROBED: Final = "probed"  # the key of rates that no run has measured
+_DIGITS = 8  # of the digest in the name of the file
 _MOST = 1e6  # of a rate: none is so far from the machine on which costs were stated
 
 
 def rates_file() -> Path:
-    """Where the rates are kept."""
-    return cache_folder() / "rates.json"
+    """Where the rates are kept: those of other units of cost say nothing of these."""
+    return cache_folder() / f"rates-{digest_of(RATES)[:_DIGITS]}.json"
 
 
 def known_rates() -> dict[str, float]:

@@ -108,3 +108,12 @@ def test_a_file_of_anything_else_has_no_rates(content):
     assert known_rates() == {}
     keep_rates({"read": 2.0})
     assert json.loads(rates_file().read_text()) == {"read": 2.0}
+
+
+def test_rates_in_other_units_are_not_taken_for_these(monkeypatch):
+    keep_rates({"read": 2.0})
+    assert known_rates() == {"read": 2.0}
+    with monkeypatch.context() as changed:
+        changed.setitem(RATES, "read", 2 * RATES["read"])
+        assert known_rates() == {}
+    assert known_rates() == {"read": 2.0}
