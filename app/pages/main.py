@@ -1,15 +1,12 @@
 """Entry script of the dashboard: navigation, the controls of the plan, and the page."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
 
 from app.charts.theme import ink, muted, paper, primary
 from app.components.assets import keep_focus, keep_history
-from app.loaded import Loaded
-from app.pages import compare, evaluate, expert, explore, export, plan, start, story
+from app.pages.listing import PAGES
 from app.session.chosen_expert import chosen_expert, expert_control
 from app.session.state import asked_page, carry_over, is_about_neurons
 from app.widgets.charts import charts_at_end
@@ -22,28 +19,6 @@ from app.widgets.notes import in_a_sentence
 from app.widgets.palette import palette_part
 from app.widgets.report import report_part
 
-
-@dataclass(frozen=True, slots=True)
-class PageEntry:
-    """A page in the navigation."""
-
-    draw: Callable[[Loaded], None]
-    icon: str
-    heading: str  # empty where the page writes its own
-    is_listed: bool = True  # in the navigation; others are reached by links
-
-
-# URL path -> page, in the order of the navigation.
-PAGES: Mapping[str, PageEntry] = {
-    "start": PageEntry(start.draw, "home", ""),
-    "explore": PageEntry(explore.draw, "grid_on", "Which experts does each criterion keep?"),
-    "compare": PageEntry(compare.draw, "compare_arrows", "Where do two recipes disagree?"),
-    "plan": PageEntry(plan.draw, "tune", "Where should the budget go?"),
-    "evaluate": PageEntry(evaluate.draw, "insights", "What is lost, what is saved?"),
-    "export": PageEntry(export.draw, "output", "Is this the checkpoint to ship?"),
-    "story": PageEntry(story.draw, "slideshow", ""),
-    "expert": PageEntry(expert.draw, "query_stats", "What does this expert do?", is_listed=False),
-}
 # Pages with a map of the experts, beside which stands the card of the chosen one.
 _WITH_MAPS = ("explore", "compare")
 
@@ -59,7 +34,7 @@ def apply_page_style() -> None:
 def draw_page() -> None:
     """The page of this run; Streamlit calls it without an argument."""
     entry.draw(loaded)
-    charts_at_end(page.url_path or FIRST, loaded)
+    charts_at_end(page.url_path or FIRST, loaded, no_plan)
 
 
 st.set_page_config(

@@ -6,8 +6,8 @@ import pytest
 from hostile_names import FILES, FOREIGN, renamed_run
 
 from analysis.stats.store import read_run
+from app.pages.listing import PAGES
 
-PAGES = ("start", "explore", "compare", "plan", "evaluate", "export", "expert")
 NAMES = (*FILES, *FOREIGN)
 
 

@@ -9,10 +9,10 @@ from page_texts import ALL_CORPORA, loaded_on
 
 from app.components import palette as component
 from app.components.palette import KEYS
+from app.pages.listing import PAGES
 from app.widgets import palette
 from pruning.records.quality import loss_of
 
-PAGES = ["start", "explore", "compare", "plan", "evaluate", "export", "story", "expert"]
 PIN = "plan=d225968c&model=demo&criterion=reap&corpora=demo-code&sparsity=50%25"
 PIN_OF_NEURONS = "plan=00000000&model=demo&granularity=neuron&sparsity=25%25"
 NO_PIN = ("pinned plan", "plan:00000000")
@@ -62,7 +62,7 @@ def test_a_key_that_no_script_reads_is_none():
 
 def test_the_palette_offers_what_there_is(open_page):
     data = offered(open_page("explore"))
-    assert [name for name, _ in data["pages"]] == PAGES
+    assert [name for name, _ in data["pages"]] == [*PAGES]
     assert data["layers"] == [[layer, 32] for layer in range(6)]
     assert ["man", "MAN  (1, 0, 1)"] in data["criteria"]
     assert data["plans"] is None

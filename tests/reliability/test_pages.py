@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from tools.reliability.pages import PAGES, folders_of, fuzz_pages
+from app.pages.listing import PAGES
+from tools.reliability.pages import folders_of, fuzz_pages
 
 ADDRESSES = 1
 

@@ -21,11 +21,11 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 from analysis.errors import UserError
+from app.pages.listing import PAGES
 from pruning.spec.base import flat_fields
 from pruning.spec.spec import PlanSpec
 
 ROOT = Path(__file__).parents[2]
-PAGES = tuple(sorted({path.stem for path in (ROOT / "app/pages").glob("[a-z]*")} - {"main"}))
 SECONDS = 60
 _KINDS = ("selectbox", "segmented_control", "select_slider", "slider", "number_input", "text_input")
 _KINDS += ("multiselect", "toggle", "checkbox", "text_area", "radio")
