@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -20,10 +19,10 @@ from analysis.families.listing import FAMILIES
 from analysis.ranking.published import PAPERS
 from app.cli import cli
 from builders.statistics import expert_stats
-from pruning.plan.budget import Budget, count_budget
+from pruning.plan.budget import count_budget
 from pruning.plan.plan_file import load_plan
-from pruning.plan.units import Units, apportion, expert_units
-from pruning.schedules.spreads import Evidence, Schedule
+from pruning.plan.units import expert_units
+from pruning.schedules.spreads import Evidence
 from tools.reference.commands import all_commands, options_of
 from tools.reference.pages import COMMAND, stale
 
@@ -163,13 +162,12 @@ def test_the_snippets_of_the_page_on_python_do_what_the_command_line_does(tmp_pa
 
 
 def test_the_snippet_on_schedules_makes_a_working_schedule():
-    names = {symbol.__name__: symbol for symbol in (Budget, Evidence, Schedule, Units, apportion)}
-    function, row = snippets(ROOT / "docs" / "dev" / "adding-a-schedule.md")
-    exec(compile(textwrap.dedent(function), "adding-a-schedule.md", "exec"), names)  # noqa: S102
-    schedule = eval(textwrap.dedent(row), names)  # noqa: S307
+    names: dict[str, object] = {}
+    (snippet,) = snippets(ROOT / "docs" / "dev" / "adding-a-schedule.md")
+    exec(compile(snippet, "adding-a-schedule.md", "exec"), names)  # noqa: S102
     layers = tuple(MoELayer(number, 8, 2) for number in range(4))
     units = expert_units(layers)
-    assert schedule.spread(units, count_budget(units, 6), Evidence()) == (1, 2, 2, 1)
+    assert names["spread_ends"](units, count_budget(units, 6), Evidence()) == (1, 2, 2, 1)
 
 
 def plan_digest(path):

@@ -22,7 +22,8 @@ from pruning.plan.widths import WidthChoice, WidthMode
 from pruning.planning.choice import CountsError, check_counts, counts_text
 from pruning.planning.ranking import Ranking, needs_sensitivity
 from pruning.records.repair_files import if_here
-from pruning.spec.spec import FREQUENCY, PlanSpec
+from pruning.schedules import get_schedule
+from pruning.spec.spec import PlanSpec
 from pruning.surgery.width_sizes import WidthOption, width_option
 
 # Largest weights that a page reads while the user waits: about a second.
@@ -71,10 +72,10 @@ def made_plan(loaded: Loaded) -> CurrentPlan:
     """The plan of the chosen criterion with a schedule or manual counts."""
     check_statistics(loaded)
     study, spec, kept = loaded.study, loaded.choices.spec, loaded.choices.kept
-    if spec.spread.schedule == FREQUENCY and not loaded.runs:
+    if get_schedule(spec.spread.schedule).reads_tokens and not loaded.runs:
         raise NoPlan(
-            "The frequency schedule counts routed tokens, and there is no calibration yet; start "
-            "one on the Start page."
+            f"The {spec.spread.schedule} schedule counts routed tokens, and there is no "
+            "calibration yet; start one on the Start page."
         )
     ranking = study.ranking(spec)
     if spec.spread.is_measured and ranking.sensitivity is None:

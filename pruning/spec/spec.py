@@ -23,7 +23,7 @@ from pruning.plan.dividing import divided
 from pruning.plan.plan import EXPERT_GRANULARITY, NEURON_GRANULARITY
 from pruning.plan.units import NeuronScope, parse_scope
 from pruning.plan.widths import DEFAULT_MULTIPLE, WidthChoice, WidthMode
-from pruning.schedules import MEASURED
+from pruning.schedules import MEASURED, SCHEDULES
 from pruning.spec import options, plan_options
 from pruning.spec.base import (
     Section,
@@ -358,8 +358,8 @@ class PlanSpec(Section):
         """Whether calibration text ranks, spreads the budget, or tells what must stay."""
         if self.spread.full_file or self.keeps_all:
             return False
-        by_limits = self.spread.schedule == FREQUENCY or self.limits.keep_super
-        return by_limits or self.ranking.reads_text
+        by_tokens = SCHEDULES[self.spread.schedule].reads_tokens or self.limits.keep_super
+        return by_tokens or self.ranking.reads_text
 
     def changed(self, **values: Any) -> "PlanSpec":
         """The same with other values of these fields, and their rules checked again."""

@@ -26,6 +26,7 @@ GUIDES = {
     ("a-criterion", ""): 2,
     ("a-chart", ""): 2,
     ("a-family", ""): 2,
+    ("a-schedule", ""): 2,
     ("a-page", ""): 2,
     ("an-option", "One of a plan"): 2,
     ("an-option", "One of a command"): 2,

@@ -1,6 +1,7 @@
 """Schedules: exact budgets, bounds, ties, and brute force on cases small enough to enumerate."""
 
 import itertools
+from dataclasses import replace
 from math import fsum
 
 import numpy as np
@@ -18,6 +19,7 @@ from pruning.plan.constraints import Constraints
 from pruning.plan.selection import select_experts
 from pruning.plan.units import expert_units
 from pruning.schedules import SCHEDULES, Evidence, allocate, allocation_notes, side_by_side, uniform
+from pruning.spec.spec import spec_of
 
 FOUR = tuple(MoELayer(index, 8, 2) for index in (1, 2, 4, 5))
 REF = ModelRef("some/model", "ab" * 32)
@@ -321,3 +323,15 @@ def test_side_by_side_is_every_schedule_that_can():
     assert refused == {}
     assert set(table.groupby("schedule")["removed"].sum()) == {16}
     assert set(table.loc[table["schedule"] == "late", "removed"]) <= {0, 4}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_that_reads_tokens_keeps_the_corpora_of_a_criterion_of_weights(
+    name, monkeypatch
+):
+    another = replace(SCHEDULES[name], name="another")
+    monkeypatch.setitem(SCHEDULES, another.name, another)
+    for schedule in (name, another.name):
+        fields = {"schedule_file": "a.csv"} if name == "file" else {"schedule": schedule}
+        spec = spec_of(criterion="aimer", sparsity="50%", **fields)
+        assert spec.reads_text == (name == "frequency")
