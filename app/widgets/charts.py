@@ -117,14 +117,28 @@ def say_if_no_clicks(num_experts: int, instead: str) -> None:
         )
 
 
-def charts_at_end(page: str, loaded: Loaded) -> None:
-    """Draw the charts that stand below the rest of their page, each in a frame."""
+def charts_at_end(page: str, loaded: Loaded, no_plan: str) -> None:
+    """Draw the charts that stand below the rest of their page, each in a frame.
+
+    Where the page says why there is no plan, what a chart lacks would say it twice.
+    """
     shown = (page, loaded.choices.spec.ranking.granularity, True)
     for chart in CHARTS.values():
-        if (chart.page, chart.granularity, chart.at_end) == shown:
-            with st.container(border=True):
-                st.markdown(f"**{chart.title}**")
-                show_named(chart.name, loaded, with_sentence=True)
+        if (chart.page, chart.granularity, chart.at_end) != shown:
+            continue
+        drawing, refusal = None, ""
+        try:
+            drawing = chart.draw(loaded)
+        except UserError as error:
+            refusal = str(error)
+        if drawing is None and no_plan:
+            continue
+        with st.container(border=True):
+            st.markdown(f"**{chart.title}**")
+            if drawing is None:
+                inform(literal(refusal))
+            else:
+                show_chart(drawing, with_sentence=True)
 
 
 def chart_card(name: str, loaded: Loaded, heading: str, *, says: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -24,6 +25,7 @@ from shipped import shipped_results
 from analysis.drain import drain
 from analysis.errors import PlanError
 from analysis.model.opening import load_model_index
+from app.charts.listing import CHARTS
 from app.session.data import settings
 from app.session.plan_state import OnScreen, edited_cells
 from pruning.plan.budget import sparsity_budget
@@ -456,3 +458,15 @@ def test_schedules_that_were_measured_say_their_loss(open_page):
     assert set(table.index[table["mean"].notna()]) == SHIPPED
     other = table_with(open_page("plan", criterion="man", corpora=ALL_CORPORA), SIDES)
     assert other["mean"].isna().any()
+
+
+def test_a_chart_at_the_end_says_what_it_lacks_but_not_why_there_is_no_plan(open_page, monkeypatch):
+    toy = replace(CHARTS["sizes"], name="toy", title="A toy", page="plan", at_end=True)
+    needy = replace(CHARTS["loss-by-tokens"], name="needy", title="B", page="plan", at_end=True)
+    monkeypatch.setitem(CHARTS, toy.name, toy)
+    monkeypatch.setitem(CHARTS, needy.name, needy)
+    test = open_page("plan", criterion="reap", corpora="demo-code")
+    assert {"**A toy**", "**B**"} <= set(texts(test.markdown))
+    assert any("moeprune subsets" in text for text in texts(open_page("plan", "once").info))
+    test = open_page("plan", "bare")
+    assert {"**A toy**", "**B**"}.isdisjoint(texts(test.markdown))
