@@ -47,7 +47,11 @@ class FitRequest(ModelRequest):
 
     asked_by = "fit"
     target_size: plan_options.TargetSize
-    ways: Annotated[int, Field(strict=True, ge=1, le=100), Option("How many ways to show.")] = 5
+    ways: Annotated[
+        int,
+        Field(strict=True, ge=1, le=100),
+        Option("How many ways to show, besides the best that engines load."),
+    ] = 5
     stats_dir: options.StatsDir | None = None
 
     @property
@@ -66,7 +70,7 @@ def _tell(call: Call[FitRequest], front: Front) -> Outcome:
     """The best ways, and the commands of the best that engines load at this size."""
     request = call.request
     model = load_model_index(request.model, revision=request.revision)
-    ways = front.ways_to(request.nbytes).head(request.ways).to_dict("records")
+    ways = _shown(front, request)
     alike = [_layers_are_alike(front.plans[way["plan"]]) for way in ways]
     rows = [
         (
@@ -95,6 +99,15 @@ def _tell(call: Call[FitRequest], front: Front) -> Outcome:
         ),
         _commands(request, front.plans[way["plan"]], way, converts=alike[best] and not is_tied),
     )
+
+
+def _shown(front: Front, request: FitRequest) -> list[dict[Any, Any]]:
+    """The best ways, and the best that engines load if it is not among them."""
+    ways = front.ways_to(request.nbytes).to_dict("records")
+    best, rest = ways[: request.ways], ways[request.ways :]
+    if any(_layers_are_alike(front.plans[way["plan"]]) for way in best):
+        return best
+    return best + [way for way in rest if _layers_are_alike(front.plans[way["plan"]])][:1]
 
 
 def _known(cell: Any) -> Any:

@@ -1,6 +1,7 @@
 """evaluate --bits and fit: what was measured, what is summed, and the bytes, by hand."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -147,6 +148,12 @@ def test_no_engine_is_asked_to_load_layers_that_differ(measure, fit, works, tiny
     printed = works("fit", tiny, "--target-size", size, "--stats-dir", own)
     assert "the commands are of the best that are alike" in printed
     assert "--schedule global" not in printed and "llama-quantize" in printed
+
+
+def test_the_best_that_engines_load_is_shown_though_others_lose_less(works):
+    printed = works("fit", "demo", "--target-size", "3MiB", "--ways", "1")
+    assert re.findall(r"│ (alike|differ)\s*$", printed, flags=re.M) == ["differ", "alike"]
+    assert "llama-quantize" in printed
 
 
 def test_rows_that_are_too_short_for_a_type_are_named(measure, works, tiny, own):
