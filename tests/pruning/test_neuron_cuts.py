@@ -96,7 +96,9 @@ def test_every_neuron_above_zero_is_counted_once():
     assert table["pruned"].tolist() == [2, 1, 0, 0, 0, 0, 0, 0]
     assert saliency_histogram(*pruned({0: (np.zeros(3),)}, NeuronScope.GLOBAL)).empty
     alike = saliency_histogram(*pruned({0: (np.full(4, 2.0),)}, NeuronScope.GLOBAL), bins=3)
-    assert alike["kept"].sum() == alike["pruned"].sum() == 2
+    # One saliency is at the start of a decade: 2 to 20 in three steps.
+    assert alike["low"].tolist() == pytest.approx([2 * 10 ** (n / 3) for n in range(3)])
+    assert alike["kept"].tolist() == alike["pruned"].tolist() == [2, 0, 0]
 
 
 def test_neurons_of_an_expert_are_in_order():

@@ -139,6 +139,13 @@ def add_a_tensor(out):
     (out / INDEX_NAME).write_text(json.dumps(index))
 
 
+def plan_for_other_layers(out):
+    manifest = read_manifest(out)
+    kept = {9 if layer == 1 else layer: ids for layer, ids in manifest.plan.kept.items()}
+    changed = replace(manifest, plan=replace(manifest.plan, kept=kept))
+    (out / MANIFEST_NAME).write_text(changed.to_json())
+
+
 def not_finite(out):
     edit_tensors(shards_of(out)[-1], lambda held: held | {NORM: torch.full((16,), torch.nan)})
 
@@ -167,6 +174,11 @@ DAMAGES = [
 # The same where the manifest was made to agree.
 COVERED_UP = [
     (change_config(num_experts=4), "experts", "Layer 0 holds 3 experts"),
+    (
+        plan_for_other_layers,
+        "experts",
+        "layer 1 holds 3 experts, but the plan keeps 0; layer 9 holds 0 experts, but the plan ",
+    ),
     (forget_the_norm, "headers", f"does not list {NORM}"),
     (add_a_tensor, "load", "transformers reports 1 unexpected keys: model.surplus.weight"),
     (not_finite, "load", "are not all finite"),
