@@ -90,7 +90,7 @@ def test_a_large_matrix_never_is_in_memory(tmp_path):
     assert peak < 5 << 20
 
 
-# Interleaved and transposed with biases; shared experts that grow; no gate; each its own width.
+# Interleaved and transposed with biases; shared experts of more widths; no gate; each its own.
 KINDS = [
     *(("gpt_oss", "uniform"), ("aria", "per-layer"), ("deepseek_v3", "uniform")),
     ("nemotron_h", "ragged"),

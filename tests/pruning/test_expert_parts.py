@@ -68,6 +68,17 @@ def test_a_part_that_few_experts_have_is_lacked_by_the_rest(tmp_path):
     assert source_notes(whole) == []
 
 
+def test_of_many_parts_three_are_listed_and_the_others_counted(tmp_path):
+    lacks = {(layer, f"{part}_proj"): {4} for layer in (0, 2) for part in ("gate", "up", "down")}
+    (note,) = source_notes(quantised(tmp_path / "m", lacks))
+    assert note.count("lacks input_scale") == 3
+    assert "; and 3 more such parts; export refuses" in note
+    del lacks[2, "down_proj"]
+    (note,) = source_notes(quantised(tmp_path / "n", lacks))
+    assert note.count("lacks input_scale") == 3
+    assert "; and 2 more such parts; export refuses" in note
+
+
 def test_experts_that_are_not_quantised_are_compared_among_themselves(tmp_path):
     model = quantised(tmp_path / "m", {})
     held = tensors_of(tmp_path / "m")

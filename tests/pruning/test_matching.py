@@ -143,6 +143,24 @@ def test_router_rows_decide_between_experts_with_the_same_bytes(original, tmp_pa
     assert matched(twins, load_model_index(str(tmp_path / "both"))).kept[2] == (1, 3)
 
 
+def test_bytes_that_several_experts_hold_tell_of_none(original, tmp_path):
+    """Experts 1 and 3 share a gate matrix, all that is left of 3 in the pruned checkpoint."""
+    shutil.copytree(original.checkpoint.path, tmp_path / "alike")
+    names = EXPERT.format(2, 1, "gate"), EXPERT.format(2, 3, "gate")
+    alike = changed(tmp_path / "alike", lambda held: {**held, names[1]: held[names[0]].clone()})
+    export(alike, KEPT, tmp_path / "pruned")
+
+    def refitted(tensors):
+        for part in ("up", "down"):
+            tensors[EXPERT.format(2, 1, part)] += 0.5
+        tensors[ROUTER.format(2)][1] += 0.5
+        return tensors
+
+    match = matched(alike, changed(tmp_path / "pruned", refitted))
+    assert [layer.experts for layer in match.layers] == [KEPT, (1, None, 4), KEPT]
+    assert not match.layers[1].changed
+
+
 def test_a_router_that_disagrees_is_said(original, pruned):
     def swapped(tensors):
         tensors[ROUTER.format(0)] = tensors[ROUTER.format(0)][[1, 0, 2]].clone()

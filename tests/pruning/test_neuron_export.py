@@ -99,6 +99,22 @@ class TestBytes:
         assert shared
         assert all(torch.equal(before[tensor_name], after[tensor_name]) for tensor_name in shared)
 
+    @pytest.mark.parametrize("name", ["deepseek_v3", "aria_text"])
+    def test_shared_experts_grow_by_zeros_to_a_multiple_of_the_width(
+        self, neuron_source, tmp_path, name
+    ):
+        # The 48 shared neurons become three times the width of 20.
+        source, out = neuron_source(BY_NAME[name]), tmp_path / "out"
+        export(source.described, source.plan, out, widths=WidthChoice(WidthMode.UNIFORM, 20))
+        before, after = tensors_of(source.path), tensors_of(out)
+        shared = [tensor_name for tensor_name in before if "shared_experts" in tensor_name]
+        assert shared
+        for tensor_name in shared:
+            own, more = after[tensor_name].split([48, 12], dim=int("down_proj" in tensor_name))
+            assert torch.equal(own, before[tensor_name])
+            assert not more.any()
+        assert verified(out, source=source.path).level == "logits"
+
     @pytest.mark.parametrize(
         ("name", "said", "expected"),
         [

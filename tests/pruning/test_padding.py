@@ -95,6 +95,15 @@ def test_routers_that_cannot_rule_an_expert_out_are_refused(saved, tmp_path, nam
     assert not (tmp_path / "out").exists()
 
 
+def test_a_checkpoint_that_lacks_the_bias_of_its_family_is_refused(saved):
+    path = saved("gpt_oss").checkpoint.path  # whose experts have biases
+    for shard in shards_of(path):
+        edit_tensors(shard, lambda held: {n: t for n, t in held.items() if "router.bias" not in n})
+    model = load_model_index(str(path))
+    with pytest.raises(ExportError, match="no bias that rules an expert out"):
+        plan_padding(model, uneven(model))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_the_bias_of_an_expert_of_zeros_in_other_types(saved, tmp_path, dtype):
     case = BY_NAME["gpt_oss"]
