@@ -8,7 +8,7 @@ import torch
 from calibrations import calibrated, calibration, describe, make_sequences, make_settings
 from safetensors.torch import load_file, save_file
 
-from analysis.calibration import blocks, hidden, partial, weight_memory
+from analysis.calibration import blocks, hidden, memory, partial, weight_memory
 from analysis.calibration.blocks import (
     FreeMemory,
     LayerSizes,
@@ -20,7 +20,7 @@ from analysis.calibration.blocks import (
 from analysis.calibration.experts import collecting
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.loading import Placement
-from analysis.calibration.memory import check_fits, memory_needs
+from analysis.calibration.memory import check_fits, memory_needs, run_sizes
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton, StoredTensor
 from analysis.calibration.sums import sums_of
@@ -248,6 +248,30 @@ def test_what_surrounds_experts_counts_twice_in_blocks(olmoe, tmp_path):
     around = layer_costs(olmoe).running_around(make_sequences().num_tokens, 0, 1, 2)
     assert wholes[1] - wholes[0] == pytest.approx(around)
     assert around > 0
+
+
+def test_forwards_that_pause_keep_routes_and_what_damage_needs(olmoe):
+    sequences = make_sequences()
+    # 60 bytes for each of a token's two experts; eight for its place among the outputs of each of
+    # seven, and the outputs of three in 16 numbers of float32.
+    for groups, each in (("routing",), 60 * 2), (("damage",), 60 * 2 + 8 * 7 + 3 * 16 * 4):
+        settings = make_settings(groups=groups)
+        tokens = sequences.num_tokens + sequences.num_padded(settings.batch_size)
+        assert run_sizes(olmoe, sequences, settings).kept == each * tokens
+
+
+def test_only_a_run_by_layers_is_estimated_with_what_runs_twice(olmoe, monkeypatch):
+    monkeypatch.setattr(memory, "run_rates", dict)
+    monkeypatch.setattr(memory, "multiply_rate", lambda *_: 1.0)
+    sequences = make_sequences()
+    whole, streamed = (make_settings(placement=place) for place in (Placement(), STREAMED))
+    much = [memory.estimate(olmoe, sequences, settings).seconds for settings in (whole, streamed)]
+    assert much[0] == much[1]
+    needs = memory_needs(olmoe, sequences, streamed)
+    monkeypatch.setattr(blocks, "free_memory", lambda: needs.streamed - 1)
+    little = [memory.estimate(olmoe, sequences, settings) for settings in (whole, streamed)]
+    assert all(0 < estimate.needs.experts_at_once < 7 for estimate in little)
+    assert little[0].seconds == much[0] < little[1].seconds
 
 
 def test_large_hidden_states_go_to_disk_by_themselves(olmoe, monkeypatch, tmp_path):
