@@ -116,6 +116,12 @@ def test_nodes_add_up_to_the_papers_products(stats, parts):
             assert total == pytest.approx(math.log(weight), abs=1e-12)
 
 
+@pytest.mark.parametrize("nodes", [[], [np.zeros(0)], [np.zeros(2), np.zeros(0)]])
+def test_a_layer_without_experts_has_no_paths(nodes):
+    with pytest.raises(ValueError, match="each layer at least one expert"):
+        top_paths_through(nodes, [np.zeros((2, 0))] * (len(nodes) - 1), 3)
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 24, 100])
 def test_table_against_every_path(stats, count):
     found = follow_paths(stats, count)

@@ -36,6 +36,7 @@ from pruning.plan.tables import (
     plan_summary,
 )
 from pruning.plan.units import expert_units
+from pruning.planning.comparing import check_alike
 from pruning.planning.neurons_compared import NEURONS_COMPARED_COLUMNS, compare_neurons
 from pruning.schedules import uniform
 
@@ -286,6 +287,15 @@ def test_summary_of_neurons_by_hand(olmoe, pair):
         0, 7, 6, 168, 98, 1 - 98 / 168, 0, 98 / 6, 24, 1, 2, 0, "",
     ]  # fmt: skip
     assert table.iloc[1].tolist() == [1, 7, 7, 168, 168, 0.0, 24, 24.0, 24, 0, 0, 0, "protected"]
+
+
+def test_plans_of_neurons_are_not_compared_with_plans_of_experts(pair):
+    check_alike("neuron", pair[1])
+    words = (
+        f"removes whole experts, and the second, {pair[1].digest[:8]}, neurons; two plans of one"
+    )
+    with pytest.raises(PlanError, match=words):
+        check_alike("expert", pair[1])
 
 
 def test_what_the_plans_alone_can_say(olmoe, pair):

@@ -1,10 +1,13 @@
 """Recipes: every problem at once, the round trip, and what the digest covers."""
 
+import re
+
 import pytest
 
 from analysis.errors import PlanError
 from analysis.model.opening import load_model_index
 from pruning.plan.plan import keep_all
+from pruning.planning.count_plan import count_plan
 from pruning.planning.recipes import recipe_template
 from pruning.requests.calibration import CalibrateOptions, CalibrateRequest
 from pruning.requests.evaluation import EvaluateRequest, SensitivityRequest
@@ -21,6 +24,7 @@ from pruning.requests.recipe_file import load_recipe, recipe_from_yaml, save_rec
 from pruning.requests.recipe_steps import evaluate_request, repair_request, sensitivity_request
 from pruning.requests.repair import RepairRequest
 from pruning.spec.base import flat_fields, option_of
+from pruning.spec.spec import spec_of
 
 GOOD = """\
 model: demo
@@ -154,6 +158,18 @@ def test_what_init_writes_and_what_is_left_out_measure_the_same():
     model = load_model_index("demo")
     written = recipe_from_yaml(recipe_template(model, "demo", "out"))
     assert by_hand.evaluate.fitness == written.evaluate.fitness
+
+
+def test_the_size_that_init_names_is_what_its_share_leaves():
+    model = load_model_index("demo")
+    text = recipe_template(model, "demo", "out")
+    share, size = (re.search(rf"{key}: ([^}}]+)}}", text)[1] for key in ("shrink", "target_size"))
+    by_share, by_size = (
+        count_plan(spec_of(**budget), model)
+        for budget in ({"shrink": share}, {"target_size": size})
+    )
+    assert by_size.allocation == by_share.allocation
+    assert sum(by_size.allocation.removed) > 0
 
 
 def test_what_init_writes_for_own_texts_reads_them_alone():

@@ -170,10 +170,13 @@ def test_locked_layers_are_named_with_their_numbers():
 
 
 def test_a_ranking_that_lacks_experts_says_so():
+    lacks = "The ranking does not hold every expert of every layer exactly once."
     ranking = pd.DataFrame({"layer": [1], "expert": [0], "saliency": [1.0]})
-    assert said(fold_ranking, ranking, TWO) == (
-        "The ranking does not hold every expert of every layer exactly once."
-    )
+    assert said(fold_ranking, ranking, TWO) == lacks
+    # A ninth expert of the first of two neighbours is not the second's first.
+    layers = MoELayer(1, 8, 2), MoELayer(2, 8, 2)
+    ids = {"layer": [1] * 9 + [2] * 7, "expert": [*range(9), *range(1, 8)]}
+    assert said(fold_ranking, pd.DataFrame(ids).assign(saliency=1.0), layers) == lacks
 
 
 def test_notes_compare_with_what_the_evidence_asks_for():

@@ -27,6 +27,7 @@ from pruning.plan.constraints import Constraints
 from pruning.plan.expert_sizes import active_experts, counted_routing, token_shares
 from pruning.plan.plan import PruningPlan, fit_plan, keep_all, model_ref
 from pruning.plan.selection import neurons_left
+from pruning.plan.size_words import change_words, growth_words
 from pruning.plan.sizes import (
     NEURON_SIZE_COLUMNS,
     PLAN_ALONE,
@@ -114,6 +115,19 @@ def test_sizes_are_the_bytes_that_export_writes(checkpoint, tmp_path, model_type
 )
 def test_bytes_for_people(size, text):
     assert format_bytes(size) == text
+
+
+@pytest.mark.parametrize(
+    ("after", "change"),
+    [
+        (614, "39% smaller"),
+        (1000, "as large as the original"),
+        (1512, "larger than the original by 512 B"),
+    ],
+)
+def test_changes_of_sizes_for_people(after, change):
+    assert change_words(1000, after) == change
+    assert growth_words(1000, after) == (change if after > 1000 else "")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,8 @@ def test_a_layer_with_one_expert_on_paths_keeps_the_next_in_the_order(model):
     stats = random_stats(model, samples=1)
     plan = union_plan(model, stats, 1).plan
     ranking = path_ranking(follow_paths(stats, 1), 1)
+    # So many experts come after it.
+    assert sorted(ranking["saliency"]) == list(range(21))
     for layer, rows in ranking.groupby("layer"):
         assert set(plan.kept[layer]) == set(rows.sort_values("rank")["expert"].head(2))
 

@@ -154,6 +154,7 @@ def test_answers_are_recorded_with_the_loss_and_by_document(written, work, plan)
     assert whole.right_answers.right == record.right_answers.full_right == marks[0]
     assert record.metrics[RIGHT].mean == sum(marks[1]) / 5
     assert record.full[RIGHT].mean == whole.metrics[RIGHT].mean == sum(marks[0]) / 5
+    assert record.right_answers.full_share == sum(marks[0]) / 5
     assert {"nll", RIGHT} == set(record.metrics)
     # Each model writes once, in three batches: the plan that keeps all is the original.
     assert steps.count("writing answers") == 2 * (3 + 1)

@@ -20,13 +20,13 @@ from families.tiny_models import tiny_model
 from pruning.measures.curves import Curve, Curves, Sensitivity
 from pruning.measures.sum_error import SumError, equal_documents
 from pruning.planning.frontier import BEST, UNIFORM, frontier_table
-from pruning.planning.measured import find_sensitivity, order_of
-from pruning.planning.predicted import predict, sum_error
+from pruning.planning.measured import find_sensitivity, order_of, sensitivity_of, sensitivity_on
+from pruning.planning.predicted import predict, predicted_in_bits, sum_error
 from pruning.planning.ranking import Place
 from pruning.records.evaluation import EvaluationStore
 from pruning.records.sensitivity import SensitivityStore
 from pruning.requests.plan import SpecRequest
-from pruning.spec.spec import spec_of
+from pruning.spec.spec import SpreadSpec, spec_of
 from pruning.study import Study
 from tools.benchmarks.bands import measure
 
@@ -46,6 +46,42 @@ def curves_of(order):
     spec = spec_of(**ORDERS[order], sparsity="50%", schedule="measured", cost="nll")
     selection = Study(model, store, Place("demo")).ranking(spec).without_budget
     return selection, find_sensitivity(selection, spec, SensitivityStore(store.directories))
+
+
+def test_a_sensitivity_is_of_the_corpora_asked_for_and_of_all_if_none_is():
+    selection, measured = curves_of("reap")
+    (curves,) = measured.curves
+    every = replace(measured, curves=(curves, replace(curves, corpus="demo-code")))
+
+    def of(*measured_on):
+        found = sensitivity_of(every, SpreadSpec(schedule="measured", measured_on=measured_on))
+        return found and {curve.corpus for curve in found.curves}
+
+    assert of() == {"demo-math", "demo-code"}
+    assert of("demo-math") == {"demo-math"}
+    assert of("demo-math", "c4") is of("c4") is None
+    # A search starts from those on its corpus, else from all.
+    spec = spec_of(**ORDERS["reap"], sparsity="50%", schedule="measured", cost="nll")
+    for corpus in ("demo-math", "c4"):
+        found = sensitivity_on(corpus, selection, spec, stats_store())
+        assert [curve.corpus for curve in found.curves] == ["demo-math"]
+
+
+def test_a_loss_in_bits_is_predicted_where_the_plan_and_the_bits_were_measured(tmp_path):
+    model, shipped = load_model_index("demo"), EvaluationStore([SHIPPED_STATS])
+    study = Study(model, stats_store(), Place("demo"))
+    plan = study.plan(spec_of(criterion="reap", corpora=ALL, sparsity="50%"))
+    known = EvaluationStore([tmp_path])
+    for record in shipped.records(model.identity):
+        alone = record.plan.bits == "8" and not record.plan.removed
+        if alone or record.plan_digest == plan.digest:
+            known.save(record)
+    found, expected = (predicted_in_bits(replace(plan, bits="8"), model, store)
+                       for store in (known, shipped))  # fmt: skip
+    assert found.mean == expected.mean
+    assert predicted_in_bits(replace(plan, bits="6"), model, known) is None
+    unknown = study.plan(spec_of(criterion="reap", corpora=ALL, sparsity="47%"))
+    assert predicted_in_bits(replace(unknown, bits="8"), model, known) is None
 
 
 def test_corrected_sums_err_less_than_sums_on_plans_that_chose_the_constants():
