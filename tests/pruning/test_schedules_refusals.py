@@ -4,6 +4,7 @@ Every number in these lines is by hand: they tell a person what would work.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from pruning.plan.constraints import Constraints
 from pruning.plan.kept import check_kept, count_reason
 from pruning.plan.selection import Allocation
 from pruning.plan.units import Units, apportion, expert_units
+from pruning.planning.choice import check_counts
 from pruning.schedules import (
     SCHEDULES,
     Evidence,
@@ -246,3 +248,21 @@ def test_files_that_are_too_large_or_no_text(tmp_path):
         f"The schedule {binary} cannot be read: it is no UTF-8 text."
     )
     assert read_counts(padded, TWO) == {1: 5, 3: 8}
+
+
+def test_counts_by_hand_are_refused_with_a_reason_for_layers_alike():
+    layers = tuple(MoELayer(index, 8, 2) for index in range(6))
+    units = expert_units(layers)
+    model = SimpleNamespace(layers=layers, num_experts=48)
+    budget = count_budget(units, 24)
+    alike = {0: 1, 1: 1, 2: 9, 3: 4, 4: 4, 5: 5}
+    assert said(check_counts, model, alike, units, budget) == (
+        "The counts by hand, 1.1.9.4.4.5, do not fit: "
+        "layers 0-1 cannot keep 1 experts: each can keep 2 to 8, and its router picks 2; "
+        "layer 2 cannot keep 9 experts: each can keep 2 to 8, and its router picks 2."
+    )
+    # Of five reasons three are said.
+    apart = {0: 9, 1: 10, 2: 11, 3: 12, 4: 1, 5: 4}
+    words = said(check_counts, model, apart, units, budget)
+    assert words.count("cannot keep") == 3
+    assert words.endswith("; 2 more like these.")
