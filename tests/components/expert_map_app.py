@@ -8,15 +8,24 @@ from app.components.expert_map import expert_map, map_payload
 SHAPE = {"layers": 6, "experts": 32}
 
 
+def begin_again() -> None:
+    turn = st.session_state.get("turn", 0)
+    st.session_state.clear()
+    st.session_state["turn"] = turn + 1
+
+
 def choose() -> None:
-    picked = st.session_state["map"]["selection"]
+    picked = st.session_state[f"map {turn}"]["selection"]
     place = (picked["layer"], picked["expert"])
     st.session_state["chosen"] = None if picked["layer"] is None else place
     st.session_state["calls"] = st.session_state.get("calls", 0) + 1
 
 
 st.set_page_config(layout="wide")
-arrangement = st.segmented_control("Arrangement", ["rank", "expert"], default="rank", required=True)
+turn = st.session_state.get("turn", 0)
+arrangement = st.segmented_control(
+    "Arrangement", ["rank", "expert"], default="rank", required=True, key=f"arrangement {turn}"
+)
 chosen = st.session_state.get("chosen")
 layers, experts = (int(st.query_params.get(name, usual)) for name, usual in SHAPE.items())
 mode = st.query_params.get("mode", "beside")
@@ -25,5 +34,7 @@ with st.container(border=True):
     payload = map_payload(
         range(1, layers + 1), panels, arrangement=arrangement, mode=mode, selected=chosen
     )
-    expert_map(payload, key="map", on_select=choose)
+    expert_map(payload, key=f"map {turn}", on_select=choose)
 st.text(f"python says {chosen}, calls {st.session_state.get('calls', 0)}")
+st.text(f"turn {turn}")
+st.button("Begin again", on_click=begin_again)

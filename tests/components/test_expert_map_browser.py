@@ -206,11 +206,15 @@ ORANGE = """canvas => {
 
 
 # Rows of 7 and of 5 pixels (474 pixels shared, rounded down) have a foot of 2.
-@pytest.mark.parametrize(("layers", "experts"), [(61, 384), (94, 128)])
-def test_marks_of_small_cells_leave_their_colour_to_be_seen(
-    map_page, map_url, synthetic, layers, experts
-):
-    map_page.goto(f"{map_url}/?layers={layers}&experts={experts}&mode=values")
+@pytest.mark.parametrize(
+    ("map_page", "layers", "experts"),
+    [
+        (f"?layers={layers}&experts={experts}&mode=values", layers, experts)
+        for layers, experts in ((61, 384), (94, 128))
+    ],
+    indirect=["map_page"],
+)
+def test_marks_of_small_cells_leave_their_colour_to_be_seen(map_page, synthetic, layers, experts):
     canvas = map_page.locator("canvas.base")
     expect(canvas).to_have_count(1)
     expect(map_page.locator(".narrow")).to_have_count(1)
@@ -226,9 +230,9 @@ def test_marks_of_small_cells_leave_their_colour_to_be_seen(
     assert canvas.evaluate(ORANGE) == pytest.approx(share * width * layers * 2, rel=0.05)
 
 
-def test_more_experts_than_pixels_are_all_there(map_page, map_url):
+@pytest.mark.parametrize("map_page", ["?layers=3&experts=384&mode=values"], indirect=True)
+def test_more_experts_than_pixels_are_all_there(map_page):
     map_page.set_viewport_size({"width": 360, "height": 900})
-    map_page.goto(f"{map_url}/?layers=3&experts=384&mode=values")
     expect(readout(map_page)).to_contain_text("share pixels")
     canvas = map_page.locator("canvas.base")
     box = canvas.bounding_box()
@@ -297,9 +301,9 @@ def test_a_drag_that_ends_elsewhere_or_by_escape_neither_zooms_nor_selects(map_p
     expect(readout(map_page)).to_contain_text(f"layer 3 \u00b7 expert {order[2, 8]} ")
 
 
-def test_cells_under_four_pixels_are_shared_by_ranks_and_say_so(map_page, map_url, synthetic):
+@pytest.mark.parametrize("map_page", ["?layers=4&experts=512&mode=beside"], indirect=True)
+def test_cells_under_four_pixels_are_shared_by_ranks_and_say_so(map_page, synthetic):
     """A cell of n ranks has the mean of their levels."""
-    map_page.goto(f"{map_url}/?layers=4&experts=512&mode=beside")
     legend = map_page.locator(".legend")
     expect(legend).to_contain_text(re.compile(r"each cell: \d+ ranks, their mean"))
     together = int(re.search(r"each cell: (\d+) ranks", legend.inner_text())[1])
