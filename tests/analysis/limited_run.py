@@ -4,7 +4,8 @@ Calibration, evaluation, repair and the norms of weights; it prints the results 
 first.
 
 Arguments: folder of a small model, of the large one, of the statistics; bytes above what a run of
-the small one took (0: no limit); experts at once (0: what fits).
+the small one took (0: no limit); experts at once that do not fit, of which it prints the refusal
+(0: none is tried).
 """
 
 import resource
@@ -18,6 +19,7 @@ from analysis.calibration.loading import CalibrationSettings, Placement
 from analysis.calibration.run import calibrate
 from analysis.calibration.weights import measure_weights
 from analysis.drain import drain
+from analysis.errors import CheckpointError
 from analysis.model.opening import load_model_index
 from analysis.stats.store import StatsStore
 from builders.tokens import answers
@@ -32,7 +34,7 @@ torch.set_num_threads(1)
 WINDOWS = 128 << 20  # what two threads map at once, and their stacks; less than the experts take
 
 
-def run(model: Path, stats: Path, at_once: int) -> None:
+def run(model: Path, stats: Path, at_once: int = 0) -> None:
     described = load_model_index(str(model))
     place = Placement(stream_layers=True, experts_at_once=at_once)
     settings = CalibrationSettings(seq_len=16, batch_size=2, device="cpu", placement=place)
@@ -64,12 +66,17 @@ def allow(room: int) -> None:
 
 def main() -> None:
     small, large, stats = map(Path, sys.argv[1:4])
-    room, at_once = map(int, sys.argv[4:])
-    run(small, stats / "small", at_once)
+    room, too_many = map(int, sys.argv[4:])
+    run(small, stats / "small")
     weigh(small)
     if room:
         allow(room)
-    run(large, stats / "large", at_once)
+    run(large, stats / "large")
+    if too_many:
+        try:
+            run(large, stats / "refused", too_many)
+        except CheckpointError as error:
+            print("refused:", error)
     if room:
         allow(WINDOWS)
     weigh(large)

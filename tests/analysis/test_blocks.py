@@ -24,8 +24,8 @@ def write_model(folder, experts):
     model.save_pretrained(folder, save_original_format=True)
 
 
-def limited(tmp_path, stats, room, at_once=0):
-    words = [tmp_path / "small", tmp_path / "large", tmp_path / stats, room, at_once]
+def limited(tmp_path, stats, room, too_many=0):
+    words = [tmp_path / "small", tmp_path / "large", tmp_path / stats, room, too_many]
     return subprocess.run(
         [sys.executable, SCRIPT, *map(str, words)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -48,15 +48,11 @@ def test_a_layer_larger_than_memory_gives_the_bits_of_a_whole_one(tmp_path):
     whole = limited(tmp_path, "whole", 0)
     assert not whole.returncode, whole.stderr
     # Most of a layer is more than there is, but not blocks of what there is.
-    in_blocks = limited(tmp_path, "blocks", LAYER * 2 // 3)
+    in_blocks = limited(tmp_path, "blocks", LAYER * 2 // 3, too_many=EXPERTS - 1)
     assert not in_blocks.returncode, in_blocks.stderr
     assert statistics(tmp_path / "blocks") == statistics(tmp_path / "whole")
     assert "nll" in whole.stdout
     assert "layer-00001.safetensors" in whole.stdout
-    assert in_blocks.stdout == whole.stdout
-    # So many at once are too many.
-    refused = limited(tmp_path, "refused", LAYER * 2 // 3, at_once=EXPERTS - 1)
-    assert refused.returncode
-    assert refused.stderr.splitlines()[-1].startswith(
-        "analysis.errors.CheckpointError: large does not fit into memory, not even with 63 of"
-    )
+    *results, refused, norms = in_blocks.stdout.splitlines()
+    assert [*results, norms] == whole.stdout.splitlines()
+    assert refused.startswith("refused: large does not fit into memory, not even with 63 of")
