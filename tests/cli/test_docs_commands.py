@@ -123,19 +123,21 @@ def lines_in(folder, document, prepared):
     return [offline(words) for words in commands_of(document, folder)]
 
 
-# In one process, as each would import the program anew.
+# Folders with lines, in turn: in one process, as each would compile and import the program anew.
 RUN = """
-import json, sys
+import json, os, sys
 import app.cli
-_, clone, lines = sys.argv
+_, clone, *folders = sys.argv
 assert app.cli.__file__.startswith(clone), app.cli.__file__
-for words in json.load(open(lines)):
-    sys.argv = ["moeprune", *words]
-    try:
-        app.cli.main()
-    except SystemExit as ended:
-        if ended.code:
-            raise
+for folder in folders:
+    os.chdir(folder)
+    for words in json.load(open("lines.json")):
+        sys.argv = ["moeprune", *words]
+        try:
+            app.cli.main()
+        except SystemExit as ended:
+            if ended.code:
+                raise
 """
 # The recipe that README shows the end of, and a calibration as large as the shipped one and newer.
 MORE = (
@@ -173,6 +175,7 @@ def test_clones_side_by_side_stay_as_they_are(prepared, here, clones):
     readme, *others = (page for (page,), _, _ in pages() if page.stem not in MEASURING)
     assert readme.name == "README.md"
     ran = set()  # a page without a command that is new has nothing to show here
+    folders = {clone: [] for clone in clones}
     for number, document in enumerate((readme, *others, readme)):
         is_again = number > len(others)
         folder, clone = here / str(number), clones[1 if is_again else number % 2]
@@ -182,9 +185,11 @@ def test_clones_side_by_side_stay_as_they_are(prepared, here, clones):
             continue
         ran |= commands
         (folder / "lines.json").write_text(json.dumps([*lines, *(() if number else MORE)]))
+        folders[clone].append(folder)
+    for clone in clones:
         places = {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
-        started = [sys.executable, "-c", RUN, clone, "lines.json"]
-        subprocess.run(started, cwd=folder, env={**os.environ, **places}, check=True)
+        started = [sys.executable, "-c", RUN, clone, *folders[clone]]
+        subprocess.run(started, cwd=here, env={**os.environ, **places}, check=True)
     assert [files_of(clone) for clone in clones] == before
     for clone in clones:
         words = ("git", "status", "--porcelain", "--ignored")
