@@ -30,12 +30,18 @@ ROWS = 40
 class Opened:
     """Does something just before a file is opened for the so-manieth time.
 
-    Python has no way to take an audit hook off again, so there is one for the whole process.
+    Python has no way to take an audit hook off again, so there is one for the rest of the process,
+    from the first test on.
     """
 
     def __init__(self):
         self.path, self.count, self.number, self.act = None, 0, 0, None
-        sys.addaudithook(self._hear)
+        self._is_heard = False
+
+    def listen(self):
+        if not self._is_heard:
+            sys.addaudithook(self._hear)
+            self._is_heard = True
 
     def _hear(self, event, arguments):
         if event != "open" or self.path is None or arguments[0] != str(self.path):
@@ -52,6 +58,7 @@ OPENED = Opened()
 
 @pytest.fixture(autouse=True)
 def _watching_nothing_afterwards():
+    OPENED.listen()
     yield
     OPENED.path = None
 

@@ -60,13 +60,21 @@ class Tally:
 class _Writes:
     """Notes what is written outside of a folder, while it is switched on.
 
-    Python has no way to take an audit hook off again, so there is one for the whole process.
+    Python has no way to take an audit hook off again, so there is one for the rest of the process,
+    from the first time on: also idle it slows what copies and reads files.
     """
 
     def __init__(self) -> None:
         self.allowed: Path | None = None
         self.found: list[str] = []
-        sys.addaudithook(self._note)
+        self._is_heard = False
+
+    def begin(self, allowed: Path) -> None:
+        """From here on, only what is written in this folder is not noted."""
+        if not self._is_heard:
+            sys.addaudithook(self._note)
+            self._is_heard = True
+        self.found, self.allowed = [], allowed
 
     def _note(self, event: str, arguments: tuple[object, ...]) -> None:
         if self.allowed is None:
@@ -103,7 +111,7 @@ def bounded(folder: Path) -> Iterator[None]:
     previous = signal.signal(signal.SIGALRM, alarm)
     resource.setrlimit(resource.RLIMIT_AS, (mapped + (MEBIBYTES << 20), before[1]))
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    _writes.found, _writes.allowed = [], folder
+    _writes.begin(folder)
     try:
         yield
     finally:
