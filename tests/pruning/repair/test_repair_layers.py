@@ -270,33 +270,50 @@ IN_BLOCKS = {"olmoe", "deepseek_v3-groups", "gpt_oss", "aria_text", "nemotron_h-
 IN_BLOCKS |= {"gemma4_text", "deepseek_v4"}
 
 
-@pytest.mark.parametrize(
-    ("at_once", "on_disk"), [(3, True), pytest.param(1, False, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    "kind",
-    [
+@dataclass(frozen=True)
+class Blocked:
+    """A model whose repairs are compared, experts in blocks with whole layers."""
+
+    kind: Kind
+    source: Source
+    folder: Path
+
+    def files(self, name, **placed):
+        """What a repair says of each layer, and its files."""
+        plan = fit_plan(self.kind.plan_for(self.source), self.source.described)
+        place = Placement(stream_layers=True, **placed)
+        settings = CalibrationSettings(8, 42, "float32", "cpu", batch_size=3, placement=place)
+        store = RepairStore([self.folder / name])
+        described, corpora = self.source.described, self.kind.corpora
+        record = drain(repair_plan(described, plan, corpora, settings, store))
+        found = (self.folder / name).rglob("repairs/*/*.safetensors")
+        return record.layers, {path.name: path.read_bytes() for path in found}
+
+    @cached_property
+    def whole(self):
+        return self.files("whole")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
         pytest.param(kind, marks=() if kind.case.name in IN_BLOCKS else pytest.mark.slow)
         for kind in KINDS
     ],
     ids=str,
 )
-def test_experts_in_blocks_give_the_files_of_whole_layers(kind, at_once, on_disk, tmp_path):
-    source = make_source(kind.case, tmp_path / "model")
-    plan = fit_plan(kind.plan_for(source), source.described)
+def blocked(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("blocked")
+    return Blocked(request.param, make_source(request.param.case, folder / "model"), folder)
 
-    def files(name, **placed):
-        place = Placement(stream_layers=True, **placed)
-        settings = CalibrationSettings(8, 42, "float32", "cpu", batch_size=3, placement=place)
-        store = RepairStore([tmp_path / name])
-        record = drain(repair_plan(source.described, plan, kind.corpora, settings, store))
-        found = (tmp_path / name).rglob("repairs/*/*.safetensors")
-        return record.layers, {path.name: path.read_bytes() for path in found}
 
-    whole = files("whole")
-    assert whole[1]
-    states = {"hidden_states_dir": tmp_path / "states"} if on_disk else {}
-    assert files("blocks", experts_at_once=at_once, **states) == whole
+@pytest.mark.parametrize(
+    ("at_once", "on_disk"), [(3, True), pytest.param(1, False, marks=pytest.mark.slow)]
+)
+def test_experts_in_blocks_give_the_files_of_whole_layers(blocked, at_once, on_disk):
+    assert blocked.whole[1]
+    states = {"hidden_states_dir": blocked.folder / "states"} if on_disk else {}
+    assert blocked.files(f"blocks-{at_once}", experts_at_once=at_once, **states) == blocked.whole
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "qwen3_moe"])
