@@ -24,10 +24,10 @@ from pruning.requests.evaluation import EvaluateOptions, SensitivityOptions
 from pruning.requests.model import ExportOptions
 from pruning.requests.repair import RepairOptions
 from pruning.requests.search_settings import SearchSettings
-from pruning.schedules import MEASURED, PATTERNS
+from pruning.schedules import MEASURED, PATTERNS, SCHEDULES
 from pruning.spec import options
 from pruning.spec.base import Request
-from pruning.spec.spec import FREQUENCY, Misfit, PlanSpec
+from pruning.spec.spec import Misfit, PlanSpec
 
 _NOT_DECIDING = ("evaluate", "export")  # without effect on what is pruned
 # Keys of `calibrate` that decide which tokens count; the others only how they are run.
@@ -156,8 +156,8 @@ class Recipe(Request):
             raise Misfit("corpora", f"{repeated} is listed twice, by name or content")
         if names or not plan.reads_text:
             return plan
-        if schedule == FREQUENCY:
-            reason = "the frequency schedule counts tokens; list some text under corpora"
+        if SCHEDULES[schedule].reads_tokens:
+            reason = f"the {schedule} schedule counts tokens; list some text under corpora"
             raise Misfit("schedule", reason)
         if plan.limits.keep_super and not ranking.reads_text:
             reason = "super experts are told by calibration text; list some under corpora"

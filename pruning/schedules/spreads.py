@@ -55,6 +55,11 @@ class Schedule:
     # layer. Not by largest remainders: of a larger budget a layer may lose fewer (Alabama paradox).
     is_nested: bool = True
 
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether it looks at how many tokens each expert got, so that it needs a calibration."""
+        return "frequency" in self.needs
+
 
 def uniform(
     layers: Sequence[MoELayer],

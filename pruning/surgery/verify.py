@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
+from importlib import import_module
 from pathlib import Path
 
 from analysis.calibration.free import free_memory
@@ -138,9 +139,7 @@ class _Choice:
         Libraries take address space, which may be limited.
         """
         if self.by_layers:
-            from pruning.surgery.streamed_run import run_streamed
-
-            del run_streamed
+            import_module("pruning.surgery.streamed_run")
 
     def choose(self) -> tuple[Level, str]:
         """The level to reach, and why no higher one."""
