@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import torch
+
 from analysis.calibration.blocks import (
     RunSizes,
     block_bytes,
@@ -119,11 +121,11 @@ def _running_bytes(
 ) -> int:
     """Sums, and activations without a graph."""
     item = DTYPES[resolve_dtype(settings.dtype, model)].itemsize
-    kept_sums = sums_of(model, settings.groups, len(sequences.rows)).tensors()
+    with torch.device("meta"):  # shapes are enough: sums of a large model take gigabytes
+        sums = sums_of(model, settings.groups, len(sequences.rows)).nbytes
     # Per token a dozen vectors of the hidden size, and per expert of a token some 32 float64: the
     # terms of the sums.
     token = 12 * model.hidden_size * item + max(layer.top_k for layer in model.layers) * 8 * 32
-    sums = sum(tensor.nbytes for tensor in kept_sums.values())
     return sums + _tokens_at_once(sequences, settings) * token
 
 

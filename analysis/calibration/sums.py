@@ -128,6 +128,11 @@ class GroupSums:
             for name, (shape, dtype) in _shapes(layer, output_size, ("routed",), 0, 0).items():
                 self._tensors[name, layer.index] = _zeros(shape, dtype)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all sums."""
+        return sum(tensor.nbytes for tensor in self._tensors.values())
+
     def of_routed(self) -> "GroupSums":
         """The same sums, for layers of which only the group `routed` is collected."""
         view = copy(self)
