@@ -50,14 +50,32 @@ def p_value(draws, expected):
     return float(chisquare([counts[o] for o in outcomes], frequencies).pvalue)
 
 
-class Distance:
+class Alone:
+    """What a fitness of one process does before a candidate is measured: nothing."""
+
+    ahead = 0
+
+    def open(self):
+        return nullcontext()
+
+    def begin(self, removed):
+        """Each runs when it is measured."""
+
+    def prepare(self, candidates):
+        yield from ()
+        return 0.0
+
+    def hold(self, candidates):
+        """Nothing helps here."""
+
+
+class Distance(Alone):
     """A loss that grows with the distance to a hidden allocation, on blocks of unequal size.
 
     Counts calls.
     """
 
     num_layers = 4
-    ahead = 0
 
     def __init__(self, hidden=(1, 3, 2), blocks=(4, 4, 3)):
         self.hidden = np.array(hidden)
@@ -68,18 +86,6 @@ class Distance:
     @property
     def num_blocks(self):
         return len(self.blocks)
-
-    def open(self):
-        """Nothing: there is one process."""
-        return nullcontext()
-
-    def begin(self, removed):
-        """Nothing: each runs when it is measured."""
-
-    def prepare(self, candidates):
-        """Nothing: each is measured by itself."""
-        yield from ()
-        return 0.0
 
     def block(self, removed, number):
         self.measured.append((removed, number))

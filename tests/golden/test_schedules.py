@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import pytest
 from allocations import patterned, sensitivity_of
-from search_cases import searched
+from search_cases import Alone, searched
 from search_cases import task as search_task
 
 from analysis.errors import PlanError
@@ -178,7 +178,7 @@ def test_shares_are_the_nearest_of_all_ways(total):
 FITNESS = {(0, 3): 0.25, (1, 2): 0.75, (2, 1): 0.5, (3, 0): 0.75}
 
 
-class Known:
+class Known(Alone):
     """Fitness from a table, on one sample."""
 
     num_blocks = num_layers = 1
@@ -186,16 +186,8 @@ class Known:
     def __init__(self, table):
         self.table = table
 
-    def prepare(self, candidates):
-        """Nothing: each is measured by itself."""
-        yield from ()
-        return 0.0
-
     def block(self, removed, number):
         return BlockFitness(np.array([self.table[removed]]), np.ones(1, np.int64), 1)
-
-    def hold(self, candidates):
-        """Nothing helps here."""
 
 
 def test_a_search_finds_the_best_and_of_equal_ones_the_first(tmp_path):
