@@ -3,12 +3,12 @@
 A run tells more, see `analysis.stats.rates`. Rates are seconds for a unit of cost.
 """
 
+import errno
 import hashlib
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from analysis.calibration.free import free_memory
@@ -174,15 +174,18 @@ def _parts(model: MoEModel) -> Iterator[tuple[bytes | bytearray, bool]]:
 def read_part(file: int, start: int, count: int) -> tuple[bytes | bytearray, bool]:
     """So many bytes of an open file, fewer at its end; whether the page cache had them.
 
-    What it had not, it has not afterwards either: the next probe finds the same.
+    Of what was not there, nothing is afterwards: the next probe finds the same.
     """
+    was_absent = False
     if hasattr(os, "RWF_NOWAIT"):  # Linux
         part, length = bytearray(count), min(count, os.fstat(file).st_size - start)
-        with suppress(OSError):  # not there, or no such file system
+        try:
             if os.preadv(file, [part], start, os.RWF_NOWAIT) == length:
                 del part[length:]
                 return part, True
+        except OSError as error:  # other numbers: no such file system
+            was_absent = error.errno == errno.EAGAIN
     read = os.pread(file, count, start)
-    if hasattr(os, "posix_fadvise"):
+    if was_absent:
         os.posix_fadvise(file, start, count, os.POSIX_FADV_DONTNEED)
     return read, False

@@ -228,7 +228,7 @@ def _best_controls(model: MoEModel, corpora: Sequence[str]) -> dict[str, Any]:
 
 def _has_equal_layers(loss: PlanLoss) -> bool:
     spec = loss.facts.asked
-    return spec is not None and spec.is_even and not spec.limits.protect
+    return spec is not None and spec.leaves_layers_alike
 
 
 def link_words(

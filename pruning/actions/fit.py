@@ -142,7 +142,9 @@ def _layers_are_alike(loss: PlanLoss) -> bool:
     asked = loss.facts.asked
     if asked is None or not loss.facts.removed:
         return not loss.facts.removed
-    return asked.is_even and (not asked.by_neuron or asked.spread.neuron_scope == "expert")
+    return asked.leaves_layers_alike and (
+        not asked.by_neuron or asked.spread.neuron_scope == "expert"
+    )
 
 
 def _commands(

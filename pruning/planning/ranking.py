@@ -36,7 +36,7 @@ from pruning.plan.units import Units
 from pruning.planning.choice import row_counts
 from pruning.requests.model import ModelRequest
 from pruning.requests.plan import SpecRequest
-from pruning.schedules import MEASURED, Evidence
+from pruning.schedules import MEASURED, SCHEDULES, Evidence
 from pruning.schedules.counts import read_counts
 from pruning.search.store import SEARCH, order_digest, search_in
 from pruning.spec.base import command_line, option_words, repeated
@@ -219,7 +219,15 @@ class Ranking(DisplayMixin):
         return self.sensitivity
 
     def evidence_for(self, spec: PlanSpec) -> Evidence:
-        """What the schedule of a spec may look at, with the counts of its file."""
+        """What the schedule of a spec may look at, with the counts of its file.
+
+        A PlanError where it reads what this ranking has not.
+        """
+        if SCHEDULES[spec.spread.schedule].reads_tokens and self.tokens is None:
+            raise PlanError(
+                f"The {spec.spread.schedule} schedule counts routed tokens, and this ranking by "
+                f"{self.criterion.name} read no corpus; rank with one."
+            )
         if spec.spread.is_measured:
             self.curves_for(spec)  # refuses where nothing was measured
         path = spec.spread.schedule_file

@@ -193,6 +193,7 @@ class _Search(_Evolution):
         super().__init__(task, scores, costs)
         self._fitness = fitness
         self._clock = 0.0  # when the last candidate was measured
+        self._begun: list[Removed] = []  # that run, and are not measured yet
 
     def score(self) -> Generator[Progress, None, None]:
         """Score every new candidate of the population."""
@@ -207,6 +208,7 @@ class _Search(_Evolution):
                 yield self._progress()
                 removed, score = candidate.removed, self._table.known.get(candidate.removed)
                 self.scores[candidate.number] = score or self._measure(removed, seconds)
+                self._begun = [other for other in self._begun if other != removed]
                 layers = self.scores[candidate.number].layers / self._fitness.num_blocks
                 if score:
                     self._tally.known(layers)
@@ -219,13 +221,18 @@ class _Search(_Evolution):
     def _begin(self, candidate: Candidate) -> None:
         if candidate.removed not in self._table.known:
             self._fitness.begin(candidate.removed)
+            self._begun.append(candidate.removed)
 
     def _hold(self, parents: Sequence[int]) -> None:
-        """Keep the next parents as far as known, and those of candidates still to be scored."""
+        """Keep the next parents as far as known, and those of candidates still to be scored.
+
+        Any that runs may become a parent too.
+        """
         state = self._state
         scored = tuple(number for number in state.members if number in self.scores)
         numbers = dict.fromkeys([*self._best(scored), *parents])
-        self._fitness.hold([state.candidates[number].removed for number in numbers])
+        kept = [state.candidates[number].removed for number in numbers]
+        self._fitness.hold([*kept, *self._begun])
 
     def _measure(self, removed: Removed, before: float) -> Score:
         blocks = [

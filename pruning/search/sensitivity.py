@@ -244,7 +244,9 @@ class Measuring:
         runs = self._runs
         if runs is None or not list(self._steps(points, numbers)):
             return
-        self.store.table.refresh()  # another command may have measured them
+        with self.processes.together():
+            if self.processes.is_first:
+                self.store.table.refresh()  # another command may have measured them
         self._learn(points)
         steps, begin = list(self._steps(points, numbers)), partial(self._begin, runs)
         done, total = (batch * len(points) for batch in at)

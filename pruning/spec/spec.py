@@ -336,6 +336,12 @@ class PlanSpec(Section):
         return not self.budget.uneven and self.spread.schedule == "uniform"
 
     @property
+    def leaves_layers_alike(self) -> bool:
+        """Whether all layers keep one number of experts: as `is_even`, and none is named."""
+        named = self.limits.protect or self.limits.set
+        return self.is_even and not named and self.spread.kept_experts is None
+
+    @property
     def corpus_weights(self) -> tuple[CorpusWeight, ...]:
         """The corpora that rank, with their weights in the blend."""
         return tuple(map(parse_corpus_weight, self.ranking.corpora))

@@ -146,9 +146,10 @@ class _Parts:
         experts = self.skeleton.experts(layer) if self._at_once else None
         blocks = blocks_of(experts, self._at_once) if experts is not None else []
         if experts is None or len(blocks) < 2:
-            for nbytes in self.skeleton.take_memory(layer):
-                self._taken += nbytes
-                yield self._costs.taking(nbytes)
+            with _loading():
+                for nbytes in self.skeleton.take_memory(layer):
+                    self._taken += nbytes
+                    yield self._costs.taking(nbytes)
             with self.loaded(layer), torch.no_grad(), candidate():
                 hidden_BTD = run()
             yield added(read, ran)

@@ -345,9 +345,8 @@ def _measure(
             for work, _ in every:
                 work.finish()
         raise
-    records = [work.finish() for work, _ in every]
-    with together():
-        pass  # no process reads the records before the first one has written them
+    with together():  # no process reads the records before the first one has written them
+        records = [work.finish() for work, _ in every]
     measured = [
         _of_corpus(record, work, own, request.cost)
         for record, (work, own) in zip(records, every, strict=True)

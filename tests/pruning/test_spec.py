@@ -2,7 +2,8 @@
 
 import pytest
 
-from analysis.errors import UserError
+from analysis.errors import PlanError, UserError
+from pruning.model import Model
 from pruning.spec.spec import spec_of, spec_of_words
 
 USUAL = spec_of(criterion="reap", corpora=("a",), sparsity="50%")
@@ -54,3 +55,26 @@ def test_words_that_are_no_spec_are_refused_by_their_names(words, says):
         spec_of_words(words, USUAL)
     assert says in str(refused.value)
     assert "--" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "are_alike"),
+    [
+        ({}, True),
+        ({"floor": 4}, True),
+        ({"protect": "0"}, False),
+        ({"set": {0: 5}}, False),
+        ({"schedule": "global"}, False),
+    ],
+    ids=str,
+)
+def test_a_spec_tells_whether_its_plan_leaves_layers_alike(more, are_alike):
+    plan = Model("demo").plan("aimer", sparsity="50%", **more)
+    assert (len({len(kept) for kept in plan.kept.values()}) == 1) is are_alike
+    assert spec_of(criterion="aimer", sparsity="50%", **more).leaves_layers_alike is are_alike
+
+
+def test_a_schedule_that_counts_tokens_refuses_a_ranking_without_a_corpus():
+    model = Model("demo")
+    with pytest.raises(PlanError, match="frequency schedule counts routed tokens"):
+        model.plan(model.rank("aimer"), schedule="frequency", sparsity="50%")

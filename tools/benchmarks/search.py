@@ -46,6 +46,10 @@ class Plain:
         self._subject = inner.runs.subject
         self._logits: dict[int, torch.Tensor] | None = {} if keeps_logits else None
         self.num_blocks, self.num_layers = inner.num_blocks, inner.num_layers
+        self.ahead, self.open = 0, inner.open
+
+    def begin(self, removed):
+        """Nothing: each runs when it is measured."""
 
     def prepare(self, candidates):
         """Nothing: each is measured by itself."""

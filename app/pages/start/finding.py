@@ -188,7 +188,7 @@ def _other_layers(
         rival
         for rival in losses_at(losses, loss.facts.removed or 0.0)
         if (asked := rival.facts.asked) is not None
-        and asked.is_even != is_even
+        and asked.leaves_layers_alike != is_even
         and not why_not_shown(loaded, rival)
         and asked.ranking.criterion in CRITERIA
         and not (

@@ -246,6 +246,31 @@ def test_parents_are_held_until_their_children_are_scored(tmp_path):
     assert essence(searched(tmp_path / "b", wide(), fitness)) == essence(first)
 
 
+def test_candidates_that_run_ahead_are_held_until_they_are_scored(tmp_path):
+    class Watching(Distance):
+        ahead = 3
+        running = ()
+        most = 0
+
+        def begin(self, removed):
+            self.running = (*self.running, removed)
+
+        def block(self, removed, number):
+            if number == 0:
+                assert self.running[0] == removed  # in this order, others behind it
+                self.running, self.most = self.running[1:], max(self.most, len(self.running))
+            return super().block(removed, number)
+
+        def hold(self, candidates):
+            super().hold(candidates)
+            assert {*self.running} <= {*self.held}
+
+    first = searched(tmp_path / "a", wide(), Distance(HIDDEN))
+    fitness = Watching(HIDDEN)
+    assert essence(searched(tmp_path / "b", wide(), fitness)) == essence(first)
+    assert fitness.most == 4  # the one that is measured, and three
+
+
 def test_the_result_survives_its_file_and_gives_a_schedule(tmp_path):
     outcome = searched(tmp_path / "log")
     result = result_of(outcome, LAYERS, {"seed": SETTINGS.seed})
