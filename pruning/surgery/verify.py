@@ -276,6 +276,7 @@ def verify_export(  # noqa: PLR0913  (options of the command)
         read, total = bytes_in(whole.done), bytes_in(whole.total)
         return Progress("verifying", read, total, "bytes", whole=whole)
 
+    yield step({})  # before threads read: the machine may be probed now
     return (yield from with_steps(_verify(choice, report, tokens), step))
 
 
