@@ -129,10 +129,16 @@ def _is_stack(converter: WeightConverter) -> bool:
 class Skeleton:
     """The model on the meta device; `load` fills one layer, `drop` empties it.
 
-    The experts of a layer may also be loaded apart from the rest, some at a time.
+    The experts of a layer may also be loaded apart from the rest, some at a time. Models of which
+    one layer at a time is loaded may share `memory`.
     """
 
-    def __init__(self, described: MoEModel, settings: CalibrationSettings) -> None:
+    def __init__(
+        self,
+        described: MoEModel,
+        settings: CalibrationSettings,
+        memory: WeightMemory | None = None,
+    ) -> None:
         self._described = described
         self.device = loading.resolve_device(settings.device)
         dtype = loading.DTYPES[loading.resolve_dtype(settings.dtype, described)]
@@ -175,7 +181,7 @@ class Skeleton:
         self._embeddings = paths[self.model.get_input_embeddings()]
         self._output = paths.get(self.model.get_output_embeddings())
         self._name = described.name
-        self._memory = WeightMemory()
+        self._memory, self._is_shared = memory or WeightMemory(), memory is not None
         self.unexpected: set[str] = set()  # names in loaded parts that the model has no place for
         self._tensors: defaultdict[int, _Tensors] = defaultdict(lambda: _Tensors({}, {}))
         # By layer: parameters that hold an entry of each expert -> the shape with all of them.
@@ -290,9 +296,13 @@ class Skeleton:
         self._memory.expect()
 
     def _sizes(self, tensors: _Tensors) -> Iterator[int]:
-        """Bytes of the tensors that are read, one after the other where they are converted."""
-        yield from (stored.entry.nbytes for stored in tensors.plain.values())
-        yield from self._stack_bytes(tensors).values()
+        """Bytes of the tensors that are read, one after the other where they are converted.
+
+        What takes most comes first.
+        """
+        yield from sorted(self._stack_bytes(tensors).values(), reverse=True)
+        plain = (stored.entry.nbytes for stored in tensors.plain.values())
+        yield from sorted(plain, reverse=True)
         for target, parts in tensors.stacks.items():
             dtype = self.model.get_parameter(target).dtype
             stacked = chain.from_iterable(parts.values())
@@ -381,8 +391,14 @@ class Skeleton:
             tensor.data = tensor.data.to(dtype)
 
     def drop(self, layer: int) -> None:
-        """Free the weights of a layer, but for memory that the next one takes."""
-        self._memory.expect(self._sizes(self._tensors.get(layer + 1, _Tensors({}, {}))))
+        """Free the weights of a layer, but for memory that the next one takes.
+
+        Of the last layer, that goes to the last one of another model, if they share it.
+        """
+        following = layer + 1
+        if following not in self._tensors and self._is_shared:
+            following = layer
+        self._memory.expect(self._sizes(self._tensors.get(following, _Tensors({}, {}))))
         for path, parameter in self._parameters(layer):
             owner, _, name = path.rpartition(".")
             empty = nn.Parameter(parameter.to("meta"), requires_grad=False)

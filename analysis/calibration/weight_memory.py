@@ -1,11 +1,12 @@
 """Memory that weights are read into, layer after layer.
 
 Memory that a process did not have before costs the system more than what is read into it: each page
-is found, cleared and given. So what a layer leaves goes to the next one, and comes in large pages.
+is found, cleared and given. So what a layer leaves goes to the next one, of whichever model, and
+comes in large pages.
 """
 
 import mmap
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from weakref import finalize
@@ -23,50 +24,61 @@ class WeightMemory:
     """Gives memory for tensors on the CPU; that of tensors that are gone is given again.
 
     Memory comes back only once nothing refers to it, so no two tensors ever share it. Only what is
-    expected to be asked for is kept; the rest returns to the system at once.
+    expected to be asked for is kept; the rest returns to the system at once. A smaller tensor may
+    have the memory of a larger one.
     """
 
     def __init__(self) -> None:
         self._expected: Counter[int] = Counter()  # bytes -> how many will be asked for
-        self._unused: defaultdict[int, list[mmap.mmap]] = defaultdict(list)
+        self._unused: list[mmap.mmap] = []
 
     def expect(self, sizes: Iterable[int] = ()) -> None:
-        """Keep memory for tensors of these bytes, and no other."""
-        self._expected = Counter(sizes)
-        for nbytes, unused in self._unused.items():
-            del unused[self._expected[nbytes] :]
+        """Keep memory for tensors of these bytes, and no other; what comes first has the largest."""
+        self._expected = Counter(size for size in sizes if size >= _LEAST)
+        self._unused = [memory for _, memory in self._matched()]
 
     def take(self, sizes: Iterable[int]) -> Iterator[int]:
         """Take memory for tensors of these bytes, which are expected, as far as it is not there.
 
         Yields the bytes taken since it last did.
         """
-        for nbytes, count in Counter(size for size in sizes if size >= _LEAST).items():
-            unused = self._unused[nbytes]
-            for _ in range(len(unused), count):
-                unused.append(memory := _new(nbytes))
-                for start in range(0, nbytes, _TAKEN):
-                    some = np.frombuffer(memory, np.uint8)[start : start + _TAKEN]
-                    some[:: mmap.PAGESIZE] = 0  # the system gives a page when it is written to
-                    yield len(some)
+        there = Counter(size for size, _ in self._matched())
+        lacking = Counter(size for size in sizes if size >= _LEAST) - there
+        for nbytes in lacking.elements():
+            self._unused.append(memory := _new(nbytes))
+            for start in range(0, nbytes, _TAKEN):
+                some = np.frombuffer(memory, np.uint8)[start : start + _TAKEN]
+                some[:: mmap.PAGESIZE] = 0  # the system gives a page when it is written to
+                yield len(some)
 
     def empty(self, nbytes: int) -> Tensor:
         """So many bytes, of any values."""
         if nbytes < _LEAST:
             return torch.empty(nbytes, dtype=torch.uint8)
+        memory = next((there for size, there in self._matched() if size == nbytes), None)
         if self._expected[nbytes]:
             self._expected[nbytes] -= 1
-        unused = self._unused[nbytes]
-        memory = unused.pop() if unused else _new(nbytes)
-        array = np.frombuffer(memory, np.uint8)
+        if memory is None:
+            memory = _new(nbytes)
+        else:
+            self._unused = [other for other in self._unused if other is not memory]
+        array = np.frombuffer(memory, np.uint8, nbytes)
         # A tensor and all its views hold the array; it goes with the last of them.
         finalize(array, self._take_back, memory).atexit = False
         return torch.from_numpy(array)
 
     def _take_back(self, memory: mmap.mmap) -> None:
-        unused = self._unused[len(memory)]
-        if self._expected[len(memory)] > len(unused):
-            unused.append(memory)
+        self._unused.append(memory)
+        self._unused = [other for _, other in self._matched()]
+
+    def _matched(self) -> Iterator[tuple[int, mmap.mmap]]:
+        """The sizes expected that there is memory for, each with the largest that is left."""
+        unused = sorted(self._unused, key=len)
+        for size, count in self._expected.items():
+            for _ in range(count):
+                if not unused or len(unused[-1]) < size:
+                    break
+                yield size, unused.pop()
 
 
 def _new(nbytes: int) -> mmap.mmap:

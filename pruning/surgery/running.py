@@ -1,7 +1,7 @@
 """Run a model on the CPU for a check, as it is or as a plan has it; here, whole in memory."""
 
 import gc
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -22,18 +22,9 @@ from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from analysis.progress import Costs
 from pruning.engine.masking import masked
-from pruning.plan.plan import PruningPlan
-from pruning.surgery.verify_costs import run_costs
+from pruning.surgery.verify_costs import ForwardPass, run_costs
 
 Keys = Mapping[str, Collection[Any]]  # by kind, those that loading could not place
-
-
-@dataclass(frozen=True, slots=True)
-class Precision:
-    """The dtypes of a run, by name."""
-
-    stored: str = "auto"  # that weights are rounded to first; "auto": the checkpoint's
-    computed: str = ""  # empty: the same
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,9 +47,7 @@ class DoesNotRun(Exception):
         self.keys = keys
 
 
-# A way to run a model on token ids, as a plan has it, whose removed parts are masked; None: as it
-# is. It yields the costs of what was done since it last did, in all those of `RunCosts`.
-RunModel = Callable[[MoEModel, Tensor, Precision, PruningPlan | None], Generator[Costs, None, Run]]
+Outcome = Run | DoesNotLoad | DoesNotRun
 
 
 def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
@@ -87,17 +76,19 @@ def logits_of(model: Any, ids: Tensor) -> Tensor:
     return result
 
 
-def run_whole(
-    model: MoEModel, ids: Tensor, precision: Precision, plan: PruningPlan | None
-) -> Generator[Costs, None, Run]:
-    """Run a model that is in memory as a whole."""
-    costs = run_costs(model, ids.numel(), precision.computed, by_layers=False)
+def run_whole(one: ForwardPass, ids: Tensor) -> Generator[Costs, None, Outcome]:
+    """Run a model on token ids, in memory as a whole.
+
+    Yields the costs of what was done since it last did, in all those of `RunCosts`.
+    """
+    model, precision, plan = one.model, one.precision, one.plan
+    costs = run_costs(model, ids.numel(), precision.computed)
     yield {}
     gc.collect()  # models hold reference cycles; else two would be in memory
     try:
         loaded, keys = _load(model, DTYPES.get(precision.stored, precision.stored))
     except LOADING_ERRORS as error:
-        raise DoesNotLoad(first_line(error)) from error
+        return DoesNotLoad(first_line(error))
     if precision.computed:
         loaded = loaded.to(DTYPES[precision.computed])
     yield costs.loading
@@ -105,6 +96,6 @@ def run_whole(
         with masked(loaded, model.family, plan) if plan else nullcontext():
             logits = logits_of(loaded, ids)
     except RuntimeError as error:
-        raise DoesNotRun(first_line(error), keys) from error
+        return DoesNotRun(first_line(error), keys)
     yield costs.multiplying
     return Run(logits, keys)

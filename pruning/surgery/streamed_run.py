@@ -1,8 +1,9 @@
-"""Run a model that is larger than memory, one layer at a time, to the bits of the whole model."""
+"""Run models that are larger than memory, one layer at a time, to the bits of the whole models."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -17,108 +18,120 @@ from analysis.calibration.loading import (
     DTYPES,
     LOADING_ERRORS,
     CalibrationSettings,
-    resolve_dtype,
 )
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, OUTPUT, Skeleton
+from analysis.calibration.weight_memory import WeightMemory
 from analysis.checkpoint.aligned import align_weights
 from analysis.corpora.sequences import TokenBatch
 from analysis.errors import CheckpointError, UnsupportedModelError, first_line
-from analysis.model.moe_model import MoEModel
 from analysis.progress import Costs, added, scaled
 from pruning.engine.masking import masked
 from pruning.engine.paused import PausedPlans
-from pruning.plan.plan import PruningPlan
-from pruning.surgery.layer_memory import layer_memory
-from pruning.surgery.running import DoesNotLoad, DoesNotRun, Keys, Precision, Run, logits_of
-from pruning.surgery.verify_costs import RunCosts, run_costs
+from pruning.surgery.running import DoesNotLoad, DoesNotRun, Keys, Outcome, Run, logits_of
+from pruning.surgery.verify_costs import ForwardPass, RunCosts, costs_in_step, own_dtype
 
 
-def run_streamed(
-    model: MoEModel,
-    ids: Tensor,
-    precision: Precision,
-    plan: PruningPlan | None,
-    *,
-    at_once: int | None = None,
-) -> Generator[Costs, None, Run]:
-    """Run a model layer by layer; in memory are one layer and the hidden states of all tokens.
+def run_in_step(
+    passes: Sequence[ForwardPass], ids: Tensor, *, at_once: int | None = None
+) -> Generator[Costs, None, list[Outcome]]:
+    """Run models layer by layer: the first layer of each, the second of each, and so on.
+
+    So all kinds of work have begun after a layer, and tell how long the rest takes. In memory are
+    one layer, whose place all models take in turn, and the hidden states of all tokens. Yields the
+    costs of what was done since it last did, in all those of `costs_in_step`.
 
     `at_once`: so many experts of a layer are loaded at once, 0 for all; by default what fits.
-    Refuses a model whose layers cannot run alone, see `Relay`.
+    Refuses models whose layers cannot run alone, see `Relay`.
     """
     give_back_memory()
-    dtype = _own_dtype(model) if precision.stored == "auto" else precision.stored
-    settings = CalibrationSettings(seq_len=ids.shape[1], dtype=dtype, device="cpu")
-    with _loading():
-        if at_once is None:
-            computed = DTYPES[resolve_dtype(precision.computed or dtype, model)]
-            repaired = plan is not None and plan.repair is not None
-            at_once = layer_memory(model, computed.itemsize, repaired=repaired).at_once
-        costs = run_costs(model, ids.numel(), precision.computed, by_layers=True, at_once=at_once)
-        parts = _Parts(model, settings, precision.computed, at_once, costs)
-    yield {}
-    skeleton = parts.skeleton
-    instead = "Verify without --stream-layers, or with --level bytes"
-    relay = Relay(
-        skeleton.model,
-        skeleton.layers,
-        model.family.label,
-        _feed,
-        instead=instead,
-        inseparable=model.inseparable,
-    )
-    batch = _batch(ids)
-    with parts.loaded(EMBEDDINGS), torch.no_grad():
-        hidden_BTD = relay.embed(batch)
-    yield parts.read(EMBEDDINGS)
-    for layer in range(len(skeleton.layers)):
-        candidate = partial(_as, model, plan, layer, skeleton.model)
-        run = partial(relay.layer, layer, batch, hidden_BTD)
-        hidden_BTD = yield from parts.through(layer, run, candidate)
-    with parts.loaded(HEAD), parts.loaded(OUTPUT), relay.after_layers(hidden_BTD):
-        logits = logits_of(skeleton.model, ids)
-    yield added(added(parts.read(HEAD), parts.read(OUTPUT)), added(costs.logits, parts.not_taken))
-    return Run(logits, parts.keys())
+    memory, costs = WeightMemory(), costs_in_step(passes, ids.numel(), at_once=at_once)
+    runs = [_InParts(one, ids, its, memory) for one, its in zip(passes, costs, strict=True)]
+    for turn in zip_longest(*(run.parts() for run in runs)):
+        for part in turn:
+            yield from part or ()
+    return [run.outcome for run in runs if run.outcome is not None]
 
 
 _ONLY = "all"  # the one forward that pauses
 
 
-class _Parts:
-    """The parts of a model in memory, loaded and dropped one at a time."""
+class _InParts:
+    """A model of which one part at a time is in memory and runs."""
+
+    _skeleton: Skeleton
+    _relay: Relay
+    _hidden_BTD: Tensor
 
     def __init__(
-        self,
-        model: MoEModel,
-        settings: CalibrationSettings,
-        computed: str,
-        at_once: int,
-        costs: RunCosts,
+        self, one: ForwardPass, ids: Tensor, costs: RunCosts, memory: WeightMemory
     ) -> None:
-        """`at_once`: experts of a layer that are loaded at once; 0: all."""
-        self.skeleton, self._costs = Skeleton(model, settings), costs
-        self._model = model
+        """Nothing is opened yet; `memory` is that of all models in step."""
+        self._model, self._plan, self._precision = one.model, one.plan, one.precision
+        self._ids, self._batch, self._costs, self._memory = ids, _batch(ids), costs, memory
         self._taken = 0  # bytes of memory for stacked experts
-        self._computed = DTYPES[computed] if computed else None
-        self._at_once = at_once
-        self._waiting = set(self.skeleton.parts)
+        self._waiting: set[int] = set()  # parts that nothing has loaded
+        self.outcome: Outcome | None = None  # once it has run, or cannot
 
-    @property
-    def not_taken(self) -> Costs:
-        """The costs of memory that was there: that of small tensors is the heap's."""
-        return self._costs.taking(max(0, self._costs.stacks - self._taken))
+    def parts(self) -> Iterator[Generator[Costs, None, None]]:
+        """What it does: it opens, runs its embeddings, each layer, and what follows them."""
+        parts = self._parts()
+        while self.outcome is None:
+            yield self._tried(next(parts))
 
-    def read(self, part: int) -> Costs:
+    def _parts(self) -> Iterator[Generator[Costs, None, None]]:
+        yield self._open()
+        yield self._embed()
+        yield from map(self._through, range(len(self._skeleton.layers)))
+        yield self._end()
+
+    def _tried(self, part: Generator[Costs, None, None]) -> Generator[Costs, None, None]:
+        try:
+            yield from part
+        except (DoesNotLoad, DoesNotRun) as error:
+            self.outcome = error
+
+    def _open(self) -> Generator[Costs, None, None]:
+        stored = self._precision.stored
+        dtype = own_dtype(self._model) if stored == "auto" else stored
+        settings = CalibrationSettings(seq_len=self._ids.shape[1], dtype=dtype, device="cpu")
+        with _loading():
+            self._skeleton = Skeleton(self._model, settings, self._memory)
+        self._waiting = set(self._skeleton.parts)
+        self._relay = Relay(
+            self._skeleton.model,
+            self._skeleton.layers,
+            self._model.family.label,
+            _feed,
+            instead="Verify without --stream-layers, or with --level bytes",
+            inseparable=self._model.inseparable,
+        )
+        yield {}
+
+    def _embed(self) -> Generator[Costs, None, None]:
+        with self._loaded(EMBEDDINGS), torch.no_grad():
+            self._hidden_BTD = self._relay.embed(self._batch)
+        yield self._read(EMBEDDINGS)
+
+    def _end(self) -> Generator[Costs, None, None]:
+        after_layers = self._relay.after_layers(self._hidden_BTD)
+        with self._loaded(HEAD), self._loaded(OUTPUT), after_layers:
+            logits = logits_of(self._skeleton.model, self._ids)
+        yield added(added(self._read(HEAD), self._read(OUTPUT)), self._costs.logits)
+        # Small tensors take the heap's memory.
+        yield self._costs.taking(max(0, self._costs.stacks - self._taken))
+        self.outcome = Run(logits, self._keys())
+
+    def _read(self, part: int) -> Costs:
         """The costs of reading a part; experts take the memory of those of the layer before."""
         is_sparse = any(layer.index == part for layer in self._model.layers)
         reading = self._costs.reading if is_sparse else self._costs.reading_anew
-        return reading(self.skeleton.stored_bytes(part))
+        return reading(self._skeleton.stored_bytes(part))
 
     @contextmanager
-    def loaded(self, part: int, *, experts: bool = True) -> Iterator[None]:
+    def _loaded(self, part: int, *, experts: bool = True) -> Iterator[None]:
         """Inside the block a part is in memory, and may be run; experts may be left out."""
-        skeleton = self.skeleton
+        skeleton = self._skeleton
         with _loading():
             skeleton.load(part, experts=experts)
         self._waiting.discard(part)
@@ -131,63 +144,59 @@ class _Parts:
             skeleton.drop(part)
 
     def _prepare(self, part: int) -> None:
-        if self._computed:
-            self.skeleton.cast(part, self._computed)
-        align_weights(self.skeleton.model)
+        if self._precision.computed:
+            self._skeleton.cast(part, DTYPES[self._precision.computed])
+        align_weights(self._skeleton.model)
 
-    def through(
-        self,
-        layer: int,
-        run: Callable[[], Tensor],
-        candidate: Callable[[], AbstractContextManager[None]],
-    ) -> Generator[Costs, None, Tensor]:
-        """What a layer computes as a candidate has it; experts in blocks where it is too large."""
-        read, ran = self.read(layer), self._costs.running(layer)
-        experts = self.skeleton.experts(layer) if self._at_once else None
-        blocks = blocks_of(experts, self._at_once) if experts is not None else []
+    def _through(self, layer: int) -> Generator[Costs, None, None]:
+        """A layer as the plan has it; its experts in blocks where it is too large."""
+        skeleton, at_once = self._skeleton, self._costs.at_once
+        run = partial(self._relay.layer, layer, self._batch, self._hidden_BTD)
+        costs = added(self._read(layer), self._costs.running(layer))
+        experts = skeleton.experts(layer) if at_once else None
+        blocks = blocks_of(experts, at_once) if experts is not None else []
         if experts is None or len(blocks) < 2:
             with _loading():
-                for nbytes in self.skeleton.take_memory(layer):
+                for nbytes in skeleton.take_memory(layer):
                     self._taken += nbytes
                     yield self._costs.taking(nbytes)
-            with self.loaded(layer), torch.no_grad(), candidate():
-                hidden_BTD = run()
-            yield added(read, ran)
-            return hidden_BTD
+            with self._loaded(layer), torch.no_grad(), self._planned(layer):
+                self._hidden_BTD = run()
+            yield costs
+            return
         states = ForwardStates(HiddenStates(Path(), on_disk=False))
-        with self.loaded(layer, experts=False):
-            paused = PausedPlans(experts, blocks, states, self.skeleton.device)
+        with self._loaded(layer, experts=False):
+            paused = PausedPlans(experts, blocks, states, skeleton.device)
             # Between steps the caller may do anything.
-            with torch.no_grad(), candidate():
+            with torch.no_grad(), self._planned(layer):
                 paused.start(_ONLY, run)
             for block in blocks:
                 with _loading():
-                    self.skeleton.load_experts(layer, block)
+                    skeleton.load_experts(layer, block)
                 self._prepare(layer)
-                paused.add(_ONLY, candidate())
-                yield scaled(added(read, ran), 1 / len(blocks))
-            self.skeleton.drop_experts(layer)
-            with torch.no_grad(), candidate():
-                return paused.finish(_ONLY, run)
+                paused.add(_ONLY, self._planned(layer))
+                yield scaled(costs, 1 / len(blocks))
+            skeleton.drop_experts(layer)
+            with torch.no_grad(), self._planned(layer):
+                self._hidden_BTD = paused.finish(_ONLY, run)
 
-    def keys(self) -> Keys:
+    def _planned(self, layer: int) -> AbstractContextManager[None]:
+        """Inside the block a layer computes as the plan has it."""
+        if self._plan is None:
+            return nullcontext()
+        return masked(self._skeleton.model, self._model.family, self._plan.of_layer(layer))
+
+    def _keys(self) -> Keys:
         """What loading could not place; nothing is read of layers that the model lacks."""
-        ours = {EMBEDDINGS, HEAD, OUTPUT, *range(len(self.skeleton.layers))}
+        ours = {EMBEDDINGS, HEAD, OUTPUT, *range(len(self._skeleton.layers))}
         with _loading():
             for part in self._waiting - ours:
-                self.skeleton.load(part)
+                self._skeleton.load(part)
         return self._unexpected
 
     @property
     def _unexpected(self) -> Keys:
-        return {"unexpected_keys": self.skeleton.unexpected}
-
-
-def _own_dtype(model: MoEModel) -> str:
-    """The dtype in which transformers loads a checkpoint: what it states, first of all."""
-    config = model.checkpoint.config
-    stated = config.get("dtype") or config.get("torch_dtype")
-    return stated if stated in DTYPES else "auto"
+        return {"unexpected_keys": self._skeleton.unexpected}
 
 
 @contextmanager
@@ -205,10 +214,3 @@ def _feed(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
 def _batch(ids: Tensor) -> TokenBatch:
     everywhere = np.ones(ids.shape, np.bool_)
     return TokenBatch(ids.numpy(), everywhere, everywhere, np.zeros(ids.shape, np.int64))
-
-
-def _as(
-    model: MoEModel, plan: PruningPlan | None, layer: int, loaded: PreTrainedModel
-) -> AbstractContextManager[None]:
-    """Inside the block a layer computes as a plan has it."""
-    return nullcontext() if plan is None else masked(loaded, model.family, plan.of_layer(layer))

@@ -24,9 +24,11 @@ from pruning.surgery.reading import with_steps
 from pruning.surgery.repair_checks import with_files
 from pruning.surgery.verify_costs import (
     CHECK_TOKENS,
-    RunCosts,
+    ForwardPass,
+    Sides,
     check_costs,
     compared_dtype,
+    costs_in_step,
     item_bytes,
     run_costs,
     token_shape,
@@ -183,19 +185,28 @@ class _Choice:
             exported = self.exported
         except UserError:  # the checks of its bytes say so
             return
-        computed = compared_dtype(self.manifest.plan)
-        yield self._run(exported, tokens).total
-        if level is Level.LOGITS and self.source:
-            yield self._run(exported, tokens, computed).total
-            yield self._run(self.source, tokens, computed).total
-
-    def _run(self, model: MoEModel, tokens: int, computed: str = "") -> RunCosts:
-        rows, length = token_shape(model, tokens)
-        at_once = 0
+        rows, length = token_shape(exported, tokens)
+        passes, run = self.passes(exported, level), rows * length
         if self.by_layers:
-            repaired = model is self.source and self.manifest.plan.repair is not None
-            at_once = layer_memory(model, item_bytes(model, computed), repaired=repaired).at_once
-        return run_costs(model, rows * length, computed, by_layers=self.by_layers, at_once=at_once)
+            yield from (costs.total for costs in costs_in_step(passes, run))
+            return
+        for one in passes:
+            yield run_costs(one.model, run, one.precision.computed).total
+
+    def passes(self, exported: MoEModel, level: Level) -> list[ForwardPass]:
+        """What a level runs: the export as it is, last of all; before, what is compared."""
+        load = ForwardPass(exported)
+        return [*self.sides(exported).passes, load] if level is Level.LOGITS else [load]
+
+    def sides(self, exported: MoEModel) -> Sides:
+        """What logits compare.
+
+        Raises:
+            ValueError: there is no source.
+        """
+        if self.source is None:
+            raise ValueError("logits are compared with those of a source")
+        return Sides(exported, self.source, self.manifest.plan, self.manifest.dequantised)
 
     def memory(self, level: Level, *, by_layers: bool | None = None) -> int:
         """Bytes of memory that a level takes, with its libraries."""
@@ -323,23 +334,21 @@ def _verify_forward(
     """The load level, and the logits level if the report aims at it."""
     # Imported here, as the dashboard imports this module and must start without torch.
     from analysis.calibration.loading import why_not_loaded
-    from pruning.surgery.forward_checks import Sides, check_load, check_logits, random_tokens
+    from pruning.surgery.forward_checks import check_load, check_logits, random_tokens
     from pruning.surgery.running import run_whole
-    from pruning.surgery.streamed_run import run_streamed
+    from pruning.surgery.streamed_run import run_in_step
 
-    exported, source, manifest = choice.exported, choice.source, choice.manifest
+    exported = choice.exported
     if why := why_not_loaded(exported):
         return _only_bytes(report, why)
-    ids, run = random_tokens(exported, tokens), run_streamed if choice.by_layers else run_whole
+    ids = random_tokens(exported, tokens)
+    *compared, load = choice.passes(exported, report.level)
+    outcomes = []
     try:
-        load = yield from check_load(exported, ids, run)
-        report = replace(report, checks=(*report.checks, load))
-        if not load.ok:
-            return replace(report, level=Level.LOAD, reason="the export does not load or run")
-        if report.level is Level.LOAD or source is None:
-            return report
-        sides = Sides(exported, source, manifest.plan, manifest.dequantised)
-        check, difference = yield from check_logits(sides, ids, run)
+        if choice.by_layers:
+            *outcomes, loaded = yield from run_in_step([*compared, load], ids)
+        else:
+            loaded = yield from run_whole(load, ids)
     except UnsupportedModelError as error:  # its layers do not run alone
         if report.reason == _ASKED_FOR or not choice.by_layers:
             raise
@@ -350,6 +359,16 @@ def _verify_forward(
             return _only_bytes(report, why)
         report = replace(report, level=goal, reason=f"{why}; as a whole: {reason}")
         return (yield from _verify_forward(whole, report, tokens))
+    check = check_load(exported, loaded)
+    report = replace(report, checks=(*report.checks, check))
+    if not check.ok:
+        return replace(report, level=Level.LOAD, reason="the export does not load or run")
+    if report.level is Level.LOAD:
+        return report
+    if not choice.by_layers:  # one model at a time
+        for one in compared:
+            outcomes.append((yield from run_whole(one, ids)))
+    check, difference = check_logits(choice.sides(exported), *outcomes)
     return replace(report, checks=(*report.checks, check), max_abs_diff=difference)
 
 

@@ -1,6 +1,7 @@
-"""What a verification costs before it runs: bytes, new memory, matrix products. No torch."""
+"""What a verification runs, and what it costs before: bytes, new memory, products. No torch."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
@@ -11,16 +12,62 @@ from analysis.model.moe_model import MoEModel
 from analysis.model.parts import layer_weights
 from analysis.progress import Costs, added, cost
 from pruning.plan.plan import PruningPlan
+from pruning.surgery.layer_memory import layer_memory
 
 CHECK_TOKENS: Final = 128  # that a verification runs unless it is told
-# Bytes of a weight in memory, by the dtype of a comparison, else by the checkpoint's (else 2).
-_ITEM_BYTES: Final = {"float32": 4, "float64": 8, "F32": 4, "F64": 8}
+_ITEM_BYTES: Final = {"float32": 4, "float64": 8}  # of a weight in memory, by dtype; of others 2
+_STORED: Final = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16"}
 _ROW_TOKENS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """The dtypes of a forward, by name."""
+
+    stored: str = "auto"  # that weights are rounded to first; "auto": the checkpoint's
+    computed: str = ""  # empty: the same
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPass:
+    """A model to be run once on the tokens of a check."""
+
+    model: MoEModel
+    precision: Precision = Precision()
+    plan: PruningPlan | None = None  # whose removed parts are masked; None: as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """An export, and the original that it is compared with."""
+
+    exported: MoEModel
+    source: MoEModel
+    plan: PruningPlan
+    dequantised: bool = False  # whether FP8 of the original is BF16 in the export
+
+    @property
+    def passes(self) -> tuple[ForwardPass, ForwardPass]:
+        """The original, its removed experts and neurons masked, and the export.
+
+        Dequantised weights are BF16, so both are rounded to that first.
+        """
+        dtype = compared_dtype(self.plan)
+        precision = Precision("bfloat16" if self.dequantised else dtype, dtype)
+        original = ForwardPass(self.source, precision, self.plan)
+        return original, ForwardPass(self.exported, precision)
+
+
+def own_dtype(model: MoEModel) -> str:
+    """The dtype in which transformers loads a checkpoint: what it states, first of all."""
+    config = model.checkpoint.config
+    stated = str(config.get("dtype") or config.get("torch_dtype"))
+    return stated if stated in _STORED.values() else _STORED.get(model.dtype, "auto")
 
 
 def item_bytes(model: MoEModel, computed: str = "") -> int:
     """Bytes of a weight in memory, in the dtype of a comparison or else the checkpoint's own."""
-    return _ITEM_BYTES.get(computed or model.dtype, 2)
+    return _ITEM_BYTES.get(computed or own_dtype(model), 2)
 
 
 def compared_dtype(plan: PruningPlan) -> str:
@@ -48,8 +95,9 @@ class RunCosts:
     layers: LayerCosts
     tokens: int
     computed: str = ""  # the dtype of a comparison, by name; empty: the checkpoint's own
-    stacks: int = 0  # bytes of memory that experts are stacked in, one layer after the other
+    stacks: int = 0  # bytes of memory that it takes to stack experts in, one layer after the other
     by_layers: bool = False
+    at_once: int = 0  # experts of a layer that are loaded at once; 0: all
 
     @property
     def total(self) -> Costs:
@@ -78,7 +126,8 @@ class RunCosts:
 
     def reading_anew(self, nbytes: float) -> Costs:
         """Of so many bytes of the checkpoint that become weights in memory that is not there."""
-        growth = item_bytes(self.model, self.computed) / item_bytes(self.model)
+        stored = _ITEM_BYTES.get(_STORED.get(self.model.dtype, ""), 2)
+        growth = item_bytes(self.model, self.computed) / stored
         return added(self.reading(nbytes), self.taking(growth * nbytes))
 
     def taking(self, nbytes: float) -> Costs:
@@ -100,32 +149,45 @@ class RunCosts:
         return {kind: cost(kind, times * self.tokens * weights)}
 
 
-def run_costs(
-    model: MoEModel, tokens: int, computed: str = "", *, by_layers: bool, at_once: int = 0
-) -> RunCosts:
-    """Of so many tokens; by layers, these are loaded whole, or `at_once` experts of them."""
-    item = item_bytes(model, computed)
-    stacks = stack_bytes(model, item) if by_layers and not at_once else 0
-    return RunCosts(model, layer_costs(model), tokens, computed, stacks, by_layers)
+def run_costs(model: MoEModel, tokens: int, computed: str = "") -> RunCosts:
+    """Of so many tokens through a model that is in memory as a whole."""
+    return RunCosts(model, layer_costs(model), tokens, computed)
 
 
-def stack_bytes(model: MoEModel, item: int) -> int:
-    """Bytes of memory that experts are stacked in, so many for a weight, by layers.
+def costs_in_step(
+    passes: Iterable[ForwardPass], tokens: int, *, at_once: int | None = None
+) -> Iterator[RunCosts]:
+    """Of so many tokens through each of some models, layer by layer.
 
-    Those of a layer go where those of the one before were, if these took as much. What is
-    dequantised, or is one tensor on disk already, is not stacked.
+    Layers are loaded whole, or `at_once` experts of them; by default as many as fit. The memory of
+    a layer goes to the next one, of whichever model, if it is enough.
+    """
+    there = 0
+    for one in passes:
+        model, computed = one.model, one.precision.computed
+        item, repaired = item_bytes(model, computed), one.plan is not None and one.plan.repair
+        some, stacks = at_once, 0
+        if some is None:
+            some = layer_memory(model, item, repaired=bool(repaired)).at_once
+        for size in stack_bytes(model, item) if not some else ():
+            stacks, there = (stacks + size, size) if size > there else (stacks, there)
+        costs = run_costs(model, tokens, computed)
+        yield replace(costs, stacks=stacks, by_layers=True, at_once=some)
+
+
+def stack_bytes(model: MoEModel, item: int) -> list[int]:
+    """Bytes of memory that the experts of each layer are stacked in, so many for a weight.
+
+    What is dequantised, or is one tensor on disk already, is not stacked.
     """
     if model.quantisation or any(slot.kind is SlotKind.STACKED for slot in model.slots.values()):
-        return 0
+        return []
     routed = layer_weights(model, heads=False).routed
-    sizes = [item * routed[layer] for layer in sorted(routed)]
-    return sum(size for last, size in zip([0, *sizes], sizes, strict=False) if size != last)
+    return [item * routed[layer] for layer in sorted(routed)]
 
 
 def export_costs(source: MoEModel, written: int) -> Costs:
     """To verify an export of so many bytes that is not there yet, up to its logits."""
-    own, compared = (
-        run_costs(source, CHECK_TOKENS, computed, by_layers=False) for computed in ("", "float32")
-    )
+    own, compared = (run_costs(source, CHECK_TOKENS, computed) for computed in ("", "float32"))
     exported = (added(costs.reading_anew(written), costs.multiplying) for costs in (own, compared))
     return reduce(added, (check_costs(written), *exported, compared.total))

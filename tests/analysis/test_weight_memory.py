@@ -44,13 +44,15 @@ def test_what_is_not_expected_returns_to_the_system():
     tensor = memory.empty(SIZE).fill_(1)
     del tensor  # is kept for the second
     assert resident() - before > SIZE // 2
-    memory.expect([SIZE // 2])
+    memory.expect([SIZE // 2])  # so it is for a smaller one, and not for a larger one
+    assert resident() - before > SIZE // 2
+    memory.expect([SIZE + 1])
     assert resident() - before < SIZE // 2
 
 
 def test_memory_can_be_taken_before_it_is_asked_for():
     memory, before = WeightMemory(), resident()
-    memory.expect([SIZE, 2 * SIZE])
+    memory.expect([2 * SIZE, SIZE])
     assert sum(memory.take([SIZE, 2 * SIZE, 5])) == 3 * SIZE  # small tensors have the heap's
     there = resident()
     assert there - before > 2.5 * SIZE
@@ -61,6 +63,25 @@ def test_memory_can_be_taken_before_it_is_asked_for():
     memory.expect([SIZE, SIZE])
     del first, tensor
     assert sum(memory.take([SIZE, SIZE])) == SIZE
+
+
+def test_smaller_tensors_take_the_memory_of_larger_ones():
+    memory = WeightMemory()
+    memory.expect([2 * SIZE, SIZE])
+    large, small = memory.empty(2 * SIZE).fill_(1), memory.empty(SIZE).fill_(2)
+    places = large.data_ptr(), small.data_ptr()
+    memory.expect([SIZE, SIZE // 2, SIZE // 4])
+    del large, small
+    assert not sum(memory.take([SIZE, SIZE // 2]))
+    second, first = memory.empty(SIZE // 2).fill_(4), memory.empty(SIZE).fill_(3)
+    assert (first.data_ptr(), second.data_ptr()) == places  # what comes first has the largest
+    assert (len(first), len(second)) == (SIZE, SIZE // 2)
+    assert (first == 3).all() and (second == 4).all()
+    assert memory.empty(SIZE // 4).data_ptr() not in places
+    memory.expect([2 * SIZE, SIZE, SIZE])
+    del first, second
+    again = memory.empty(2 * SIZE), memory.empty(SIZE)
+    assert tuple(tensor.data_ptr() for tensor in again) == places
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -23,10 +23,11 @@ from builders.mxfp4 import to_mxfp4
 from families.configs import BY_NAME
 from families.tiny_models import redraw, tiny_config
 from pruning.plan.plan import PruningPlan, fit_plan, model_ref
-from pruning.surgery.forward_checks import Sides, check_logits, random_tokens
+from pruning.surgery.forward_checks import check_logits, random_tokens
 from pruning.surgery.manifest import MANIFEST_NAME, read_manifest
 from pruning.surgery.running import run_whole
 from pruning.surgery.verify import Level, verify_export
+from pruning.surgery.verify_costs import Sides
 
 
 @pytest.fixture
@@ -358,7 +359,8 @@ OLMOE, GPT_OSS = BY_NAME["olmoe"], BY_NAME["gpt_oss"]
 
 def compared(sides, ids):
     """The check of logits of whole models, and the largest difference."""
-    return drain(check_logits(sides, ids, run_whole))
+    outcomes = [drain(run_whole(one, ids)) for one in sides.passes]
+    return check_logits(sides, *outcomes)
 
 
 @pytest.mark.parametrize("mode", ["uniform", "per-layer"])

@@ -1,6 +1,7 @@
 """Verification layer by layer: the report, and the bits, of the whole models."""
 
 import json
+import shutil
 import sys
 from collections import namedtuple
 from dataclasses import replace
@@ -36,10 +37,10 @@ from pruning.plan.plan import fit_plan, with_top_k
 from pruning.records.repair_files import with_repair_files
 from pruning.surgery.forward_checks import random_tokens
 from pruning.surgery.layer_memory import layer_memory
-from pruning.surgery.running import Precision, run_whole
-from pruning.surgery.streamed_run import run_streamed
+from pruning.surgery.running import DoesNotLoad, run_whole
+from pruning.surgery.streamed_run import run_in_step
 from pruning.surgery.verify import expected_verification, verify_export
-from pruning.surgery.verify_costs import run_costs
+from pruning.surgery.verify_costs import ForwardPass, Precision, Sides, costs_in_step, run_costs
 
 SINGLE = Precision("float32", "float32")
 
@@ -74,8 +75,14 @@ def same_reports(out, source, **options):
     return streamed
 
 
+def run_streamed(one, ids, **options):
+    (outcome,) = yield from run_in_step([one], ids, **options)
+    return outcome
+
+
 def run(way, model, precision, plan=None, **options):
-    return drain(way(model, random_tokens(model, 64), precision, plan, **options)).logits
+    one = ForwardPass(model, precision, plan)
+    return drain(way(one, random_tokens(model, 64), **options)).logits
 
 
 # Experts in tensors of their own; stacked, transposed and with biases; with groups, shared experts
@@ -115,13 +122,55 @@ def test_runs_do_what_they_state(tmp_path, name, least, monkeypatch):
         model = saved(name, tmp_path / "source")
     ids = random_tokens(model, 64)
     for precision in Precision(), SINGLE:
-        for way, by_layers in (run_whole, False), (run_streamed, True):
-            stated = run_costs(model, 64, precision.computed, by_layers=by_layers).total
-            steps = list(way(model, ids, precision, None))
-            assert reduce(added, steps, {}) == pytest.approx(stated, rel=1e-6)
-        blocks = run_costs(model, 64, precision.computed, by_layers=True, at_once=2).total
-        steps = list(run_streamed(model, ids, precision, None, at_once=2))
-        assert reduce(added, steps, {}) == pytest.approx(blocks, rel=1e-6)
+        one = ForwardPass(model, precision)
+        whole, stated = run_whole(one, ids), run_costs(model, 64, precision.computed).total
+        assert reduce(added, whole, {}) == pytest.approx(stated, rel=1e-6)
+        for at_once in 0, 2:
+            (costs,) = costs_in_step([one], 64, at_once=at_once)
+            steps = run_in_step([one], ids, at_once=at_once)
+            assert reduce(added, steps, {}) == pytest.approx(costs.total, rel=1e-6)
+
+
+@pytest.mark.parametrize("least", [1, 1 << 18])
+def test_models_in_step_share_memory_and_compute_what_each_does_alone(tmp_path, least, monkeypatch):
+    source = saved("olmoe", tmp_path / "source")
+    plan = fit_plan(uneven(source), source)
+    export(source, plan, tmp_path / "out")
+    monkeypatch.setattr(weight_memory, "_LEAST", least)
+    exported = load_model_index(str(tmp_path / "out"))
+    passes = [*Sides(exported, source, plan).passes, ForwardPass(exported)]
+    costs = list(costs_in_step(passes, 64, at_once=0))
+    assert [bool(one.stacks) for one in costs] == [True, False, False]
+    ids, steps, outcomes = random_tokens(source, 64), [], []
+
+    def running():
+        outcomes.extend((yield from run_in_step(passes, ids, at_once=0)))
+
+    for step in running():
+        steps.append(step)
+    assert reduce(added, steps, {}) == pytest.approx(
+        reduce(added, (one.total for one in costs)), rel=1e-6
+    )
+    # All read a layer before one reads the next: float32 of both models, then bfloat16.
+    kinds = [kind for step in steps for kind in step if kind.startswith("read")]
+    turn = ["read float32", "read float32", "read"]
+    assert kinds == turn * (len(kinds) // 3)
+    for one, outcome in zip(passes, outcomes, strict=True):
+        assert torch.equal(outcome.logits, drain(run_whole(one, ids)).logits)
+    assert not torch.equal(
+        outcomes[0].logits, drain(run_whole(ForwardPass(source, SINGLE), ids)).logits
+    )
+
+
+def test_what_cannot_be_loaded_keeps_no_other_model_from_its_end(tmp_path):
+    model = saved("olmoe", tmp_path / "model")
+    shutil.copytree(tmp_path / "model", tmp_path / "other")
+    edit_json(tmp_path / "other/config.json", vocab_size=90)
+    other = load_model_index(str(tmp_path / "other"))
+    ids = random_tokens(model, 64)
+    failed, ran = drain(run_in_step([ForwardPass(other), ForwardPass(model)], ids))
+    assert isinstance(failed, DoesNotLoad)
+    assert torch.equal(ran.logits, drain(run_whole(ForwardPass(model), ids)).logits)
 
 
 def test_a_verification_does_what_it_states(tmp_path):
