@@ -59,6 +59,7 @@ class StoredTensor:
     folder: Path
     entry: TensorEntry
     memory: WeightMemory = field(default_factory=WeightMemory)  # that it is read into
+    is_read_again: bool = False  # soon, so that the system keeps its pages
 
     def __getitem__(self, index: EllipsisType) -> Tensor:
         entry = self.entry
@@ -101,8 +102,8 @@ class StoredTensor:
                 if not count:
                     raise CheckpointError(f"{self.entry.shard} became shorter while it was read.")
                 filled += count
-            if hasattr(os, "posix_fadvise"):
-                # Each weight is read once; cached pages would evict what is needed again.
+            if hasattr(os, "posix_fadvise") and not self.is_read_again:
+                # Cached pages of what is read once would evict what is needed again.
                 os.posix_fadvise(
                     file.fileno(), self.entry.start, self.entry.nbytes, os.POSIX_FADV_DONTNEED
                 )
@@ -129,8 +130,8 @@ def _is_stack(converter: WeightConverter) -> bool:
 class Skeleton:
     """The model on the meta device; `load` fills one layer, `drop` empties it.
 
-    The experts of a layer may also be loaded apart from the rest, some at a time. Models of which
-    one layer at a time is loaded may share `memory`.
+    The experts of a layer may also be loaded apart from the rest, some at a time. Models that load
+    a layer in turn may share `memory`; what one of them reads, another may read again.
     """
 
     def __init__(
@@ -138,6 +139,8 @@ class Skeleton:
         described: MoEModel,
         settings: CalibrationSettings,
         memory: WeightMemory | None = None,
+        *,
+        is_read_again: bool = False,
     ) -> None:
         self._described = described
         self.device = loading.resolve_device(settings.device)
@@ -182,6 +185,7 @@ class Skeleton:
         self._output = paths.get(self.model.get_output_embeddings())
         self._name = described.name
         self._memory, self._is_shared = memory or WeightMemory(), memory is not None
+        self._is_read_again = is_read_again
         self.unexpected: set[str] = set()  # names in loaded parts that the model has no place for
         self._tensors: defaultdict[int, _Tensors] = defaultdict(lambda: _Tensors({}, {}))
         # By layer: parameters that hold an entry of each expert -> the shape with all of them.
@@ -435,7 +439,8 @@ class Skeleton:
                 name, renamings, converters, self.model.base_model_prefix, targets
             )
             layer = self._part_of(target)
-            stored = StoredTensor(checkpoint.path, checkpoint.tensors[name], self._memory)
+            entry = checkpoint.tensors[name]
+            stored = StoredTensor(checkpoint.path, entry, self._memory, self._is_read_again)
             plain = target in targets and stored.dtype in _PLAIN
             if pattern in stacking and plain and targets[target].dtype in _PLAIN:
                 # Parts in the order in which they are joined, whatever their order on disk.

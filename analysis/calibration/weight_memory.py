@@ -1,14 +1,14 @@
 """Memory that weights are read into, layer after layer.
 
 Memory that a process did not have before costs the system more than what is read into it: each page
-is found, cleared and given. So what a layer leaves goes to the next one, of whichever model, and
-comes in large pages.
+is found, cleared and given. So what a layer leaves goes to the next one, of whichever model. Pages
+are small: large ones cost a fifth where they are at hand, and five times as much where the system
+must make room for them.
 """
 
 import mmap
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from weakref import finalize
 
 import numpy as np
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 _LEAST = 1 << 18  # bytes; smaller tensors are left to the heap
-_LARGE_PAGE = 1 << 21  # bytes
 _TAKEN = 1 << 26  # bytes between two steps, while memory is taken
 
 
@@ -33,7 +32,7 @@ class WeightMemory:
         self._unused: list[mmap.mmap] = []
 
     def expect(self, sizes: Iterable[int] = ()) -> None:
-        """Keep memory for tensors of these bytes, and no other; what comes first has the largest."""
+        """Keep memory for tensors of these bytes, and no other; the first ones get the largest."""
         self._expected = Counter(size for size in sizes if size >= _LEAST)
         self._unused = [memory for _, memory in self._matched()]
 
@@ -83,10 +82,6 @@ class WeightMemory:
 
 def _new(nbytes: int) -> mmap.mmap:
     try:
-        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"no memory for a tensor of {nbytes} bytes") from error
-    if nbytes >= _LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # advice, which kernels without large pages refuse
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory

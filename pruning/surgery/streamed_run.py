@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,8 @@ def run_in_step(
     give_back_memory()
     memory, costs = WeightMemory(), costs_in_step(passes, ids.numel(), at_once=at_once)
     runs = [_InParts(one, ids, its, memory) for one, its in zip(passes, costs, strict=True)]
+    for run, later in pairwise(runs):
+        run.is_read_again = run.model is later.model
     for turn in zip_longest(*(run.parts() for run in runs)):
         for part in turn:
             yield from part or ()
@@ -67,10 +69,11 @@ class _InParts:
         self, one: ForwardPass, ids: Tensor, costs: RunCosts, memory: WeightMemory
     ) -> None:
         """Nothing is opened yet; `memory` is that of all models in step."""
-        self._model, self._plan, self._precision = one.model, one.plan, one.precision
+        self.model, self._plan, self._precision = one.model, one.plan, one.precision
         self._ids, self._batch, self._costs, self._memory = ids, _batch(ids), costs, memory
         self._taken = 0  # bytes of memory for stacked experts
         self._waiting: set[int] = set()  # parts that nothing has loaded
+        self.is_read_again = False  # whether the next model is the same, in another dtype
         self.outcome: Outcome | None = None  # once it has run, or cannot
 
     def parts(self) -> Iterator[Generator[Costs, None, None]]:
@@ -93,18 +96,20 @@ class _InParts:
 
     def _open(self) -> Generator[Costs, None, None]:
         stored = self._precision.stored
-        dtype = own_dtype(self._model) if stored == "auto" else stored
+        dtype = own_dtype(self.model) if stored == "auto" else stored
         settings = CalibrationSettings(seq_len=self._ids.shape[1], dtype=dtype, device="cpu")
         with _loading():
-            self._skeleton = Skeleton(self._model, settings, self._memory)
+            self._skeleton = Skeleton(
+                self.model, settings, self._memory, is_read_again=self.is_read_again
+            )
         self._waiting = set(self._skeleton.parts)
         self._relay = Relay(
             self._skeleton.model,
             self._skeleton.layers,
-            self._model.family.label,
+            self.model.family.label,
             _feed,
             instead="Verify without --stream-layers, or with --level bytes",
-            inseparable=self._model.inseparable,
+            inseparable=self.model.inseparable,
         )
         yield {}
 
@@ -124,7 +129,7 @@ class _InParts:
 
     def _read(self, part: int) -> Costs:
         """The costs of reading a part; experts take the memory of those of the layer before."""
-        is_sparse = any(layer.index == part for layer in self._model.layers)
+        is_sparse = any(layer.index == part for layer in self.model.layers)
         reading = self._costs.reading if is_sparse else self._costs.reading_anew
         return reading(self._skeleton.stored_bytes(part))
 
@@ -184,7 +189,7 @@ class _InParts:
         """Inside the block a layer computes as the plan has it."""
         if self._plan is None:
             return nullcontext()
-        return masked(self._skeleton.model, self._model.family, self._plan.of_layer(layer))
+        return masked(self._skeleton.model, self.model.family, self._plan.of_layer(layer))
 
     def _keys(self) -> Keys:
         """What loading could not place; nothing is read of layers that the model lacks."""
