@@ -41,6 +41,7 @@ RATES: Final[Mapping[str, float]] = {
     "read float32": 1.0e9,  # bytes of weights, into a model in float32, whatever the others are in
     "multiply float32": 2.0e10,  # multiply-adds of a forward through it
     "allocate": 1.0e9,  # bytes of memory that a process did not have, before weights are read
+    "open": 1.2e4,  # tensors of a checkpoint, for which a model without weights is made
 }
 
 

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from analysis.calibration.experts import batch_mask
+from analysis.calibration.free import lacks_memory
 from analysis.calibration.loading import LOADING_ERRORS, load_error
 from analysis.corpora.sequences import TokenBatch
 from analysis.errors import CheckpointError, UnsupportedModelError, first_line, not_finite
@@ -35,7 +36,6 @@ from analysis.model.moe_model import MoEModel
 from analysis.numbers.arrays import BoolArray
 
 _LOGIT_ELEMENTS = 1 << 25  # of the vocabulary at once, as float32 128 MiB
-_CPU_REFUSAL = "can't allocate memory"
 
 
 def backward_options(batch_size: int) -> str:
@@ -157,7 +157,7 @@ def with_graph(model: PreTrainedModel, batch: TokenBatch) -> Iterator[None]:
         with torch.enable_grad(), one_dtype(model):
             yield
     except RuntimeError as error:  # torch.OutOfMemoryError among them
-        if not isinstance(error, torch.OutOfMemoryError) and _CPU_REFUSAL not in str(error):
+        if not lacks_memory(error):
             raise
         sequences, length = batch.mask.shape
         raise CheckpointError(

@@ -17,6 +17,13 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _AT_ONCE = 1 << 17  # bytes; larger blocks have pages of their own, given back once freed
 _MOST_KEPT = 1 << 25  # bytes, up to which glibc raises that bound as blocks are freed
 
+_REFUSALS = ("can't allocate memory", "out of memory")  # torch's, of processors and of devices
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether an error says that no memory was left; torch raises several types."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _REFUSALS)
+
 
 def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
     """Bytes for this process; processes of one run on one machine get equal shares.

@@ -13,6 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from analysis.calibration.free import lacks_memory
 from analysis.corpora.sequences import TOKEN_SHARDS
 from analysis.errors import CheckpointError
 from analysis.families.base import MoELayer
@@ -25,7 +26,6 @@ _Shape = tuple[tuple[int, ...], torch.dtype]
 # Layer -> neurons of each of its experts.
 Widths = Mapping[int, Sequence[int]]
 # Part of torch's message if a CPU has no memory left; there is no error type for it.
-_REFUSED = "can't allocate memory"
 _CHOSEN = "chosen."
 
 
@@ -72,7 +72,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     try:
         return torch.zeros(shape, dtype=dtype)
     except RuntimeError as error:
-        if _REFUSED not in str(error):
+        if not lacks_memory(error):
             raise
         raise MemoryError(f"{list(shape)} of {dtype}") from error
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from analysis.calibration.free import lacks_memory
 from analysis.calibration.loading import (
     DTYPES,
     LOADING_ERRORS,
@@ -17,13 +18,14 @@ from analysis.calibration.loading import (
     experts_option,
 )
 from analysis.checkpoint.aligned import align_weights
-from analysis.errors import first_line
+from analysis.errors import ExportError, first_line
 from analysis.model.moe_model import MoEModel
 from analysis.nonuniform.loading import auto_class_of
 from analysis.progress import Costs
 from pruning.engine.masking import masked
 from pruning.surgery.verify_costs import ForwardPass, run_costs
 
+_INSTEAD = "use --stream-layers, or --level bytes"
 Keys = Mapping[str, Collection[Any]]  # by kind, those that loading could not place
 
 
@@ -48,6 +50,16 @@ class DoesNotRun(Exception):
 
 
 Outcome = Run | DoesNotLoad | DoesNotRun
+
+
+def refuse_lack_of_memory(error: Exception, instead: str) -> None:
+    """Lack of memory says nothing of an export.
+
+    Raises:
+        ExportError: there was no memory left.
+    """
+    if lacks_memory(error):
+        raise ExportError(f"The memory ran out while a model was run; {instead}.") from error
 
 
 def _load(model: MoEModel, dtype: torch.dtype | str) -> tuple[Any, Any]:
@@ -88,6 +100,7 @@ def run_whole(one: ForwardPass, ids: Tensor) -> Generator[Costs, None, Outcome]:
     try:
         loaded, keys = _load(model, DTYPES.get(precision.stored, precision.stored))
     except LOADING_ERRORS as error:
+        refuse_lack_of_memory(error, _INSTEAD)
         return DoesNotLoad(first_line(error))
     if precision.computed:
         loaded = loaded.to(DTYPES[precision.computed])
@@ -96,6 +109,7 @@ def run_whole(one: ForwardPass, ids: Tensor) -> Generator[Costs, None, Outcome]:
         with masked(loaded, model.family, plan) if plan else nullcontext():
             logits = logits_of(loaded, ids)
     except RuntimeError as error:
+        refuse_lack_of_memory(error, _INSTEAD)
         return DoesNotRun(first_line(error), keys)
     yield costs.multiplying
     return Run(logits, keys)

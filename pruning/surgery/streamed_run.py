@@ -28,7 +28,15 @@ from analysis.errors import CheckpointError, UnsupportedModelError, first_line
 from analysis.progress import Costs, added, scaled
 from pruning.engine.masking import masked
 from pruning.engine.paused import PausedPlans
-from pruning.surgery.running import DoesNotLoad, DoesNotRun, Keys, Outcome, Run, logits_of
+from pruning.surgery.running import (
+    DoesNotLoad,
+    DoesNotRun,
+    Keys,
+    Outcome,
+    Run,
+    logits_of,
+    refuse_lack_of_memory,
+)
 from pruning.surgery.verify_costs import ForwardPass, RunCosts, costs_in_step, own_dtype
 
 
@@ -55,6 +63,7 @@ def run_in_step(
     return [run.outcome for run in runs if run.outcome is not None]
 
 
+_INSTEAD = "free some, or use --level bytes"
 _ONLY = "all"  # the one forward that pauses
 
 
@@ -111,7 +120,7 @@ class _InParts:
             instead="Verify without --stream-layers, or with --level bytes",
             inseparable=self.model.inseparable,
         )
-        yield {}
+        yield self._costs.opening
 
     def _embed(self) -> Generator[Costs, None, None]:
         with self._loaded(EMBEDDINGS), torch.no_grad():
@@ -144,6 +153,7 @@ class _InParts:
             self._prepare(part)
             yield
         except RuntimeError as error:
+            refuse_lack_of_memory(error, _INSTEAD)
             raise DoesNotRun(first_line(error), self._unexpected) from error
         finally:
             skeleton.drop(part)
@@ -209,6 +219,7 @@ def _loading() -> Iterator[None]:
     try:
         yield
     except (CheckpointError, UnsupportedModelError, *LOADING_ERRORS) as error:
+        refuse_lack_of_memory(error, _INSTEAD)
         raise DoesNotLoad(first_line(error)) from error
 
 

@@ -102,7 +102,13 @@ class RunCosts:
     @property
     def total(self) -> Costs:
         """Of the whole run."""
-        return added(self.loading, self.multiplying)
+        return added(self.opening, added(self.loading, self.multiplying))
+
+    @property
+    def opening(self) -> Costs:
+        """Of making a model whose weights are loaded later."""
+        count = len(self.model.checkpoint.tensors)
+        return {"open": cost("open", count)} if self.by_layers else {}
 
     @property
     def loading(self) -> Costs:

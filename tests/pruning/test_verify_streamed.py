@@ -1,6 +1,9 @@
 """Verification layer by layer: the report, and the bits, of the whole models."""
 
+import errno
 import json
+import mmap
+import os
 import shutil
 import sys
 from collections import namedtuple
@@ -171,6 +174,51 @@ def test_what_cannot_be_loaded_keeps_no_other_model_from_its_end(tmp_path):
     failed, ran = drain(run_in_step([ForwardPass(other), ForwardPass(model)], ids))
     assert isinstance(failed, DoesNotLoad)
     assert torch.equal(ran.logits, drain(run_whole(ForwardPass(model), ids)).logits)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system keeps its own pages")
+def test_what_another_model_reads_next_stays_in_the_page_cache(tmp_path, monkeypatch):
+    source = saved("olmoe", tmp_path / "source")
+    plan = keeping(source, (1, 3, 4))
+    export(source, plan, tmp_path / "out")
+    given_up = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *given: given_up.append(given))
+    exported = load_model_index(str(tmp_path / "out"))
+    compared = Sides(exported, source, plan).passes
+    stored = len(exported.checkpoint.tensors), len(source.checkpoint.tensors)
+    ids = random_tokens(source, 64)
+    for passes, counts in (
+        ((ForwardPass(exported),), stored[:1]),
+        (compared, stored),
+        ((*compared, ForwardPass(exported)), stored),  # the export is read twice
+    ):
+        given_up.clear()
+        drain(run_in_step(passes, ids))
+        assert len(given_up) == sum(counts)
+
+
+@pytest.mark.parametrize("way", [True, False])
+def test_lack_of_memory_says_nothing_of_an_export(tmp_path, way, monkeypatch):
+    source = saved("olmoe", tmp_path / "source")
+    export(source, keeping(source, (1, 3, 4)), tmp_path / "out")
+    monkeypatch.setattr(weight_memory, "_LEAST", 1)
+    given = {"level": "logits", "source": source.checkpoint.path, "stream_layers": way}
+    running, asked = verify_export(tmp_path / "out", **given), mmap.mmap
+
+    def none_left(file, *sizes, **options):
+        if file == -1:  # of no file
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return asked(file, *sizes, **options)
+
+    def no_tensor(*_sizes, **_options):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    if way:
+        monkeypatch.setattr(mmap, "mmap", none_left)
+    else:
+        monkeypatch.setattr(torch.nn.functional, "embedding", no_tensor)
+    with pytest.raises(ExportError, match=r"ran out while a model was run; .*--level bytes"):
+        drain(running)
 
 
 def test_a_verification_does_what_it_states(tmp_path):
