@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -176,12 +176,12 @@ def run(words: list[str], *options: str) -> None:
         sys.exit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
 
 
-def child(options: list[str], words: list[str]) -> None:
+def child(options: list[str], words: list[str], *, heavy: Sequence[str] = _HEAVY) -> None:
     """In the child: run a command, and write its frames for each clock."""
     from app import cli, console
 
     if options:  # start-up is the same for a command of hours: it is over before the clock starts
-        for module in _HEAVY:
+        for module in heavy:
             import_module(module)
     tasks: list[dict] = []
     usual = json.loads(options[1]) if options else {}
@@ -229,7 +229,7 @@ def recorded(
     tasks.append({"ended": ended, "frames": frames, "kinds": kinds})
 
 
-def judged(frames: list, ended: float) -> tuple[float, bool, list[str]]:
+def judged(frames: Sequence, ended: float) -> tuple[float, bool, list[str]]:
     """The share of frames that are right, whether the share rose, and the wrong frames."""
     later = [frame for frame in frames if frame[0] >= FIRST * ended]
     shares = [frame[1] or 0.0 for frame in frames]
