@@ -7,6 +7,7 @@ must make room for them.
 """
 
 import mmap
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from weakref import finalize
@@ -23,11 +24,12 @@ class WeightMemory:
     """Gives memory for tensors on the CPU; that of tensors that are gone is given again.
 
     Memory comes back only once nothing refers to it, so no two tensors ever share it. Only what is
-    expected to be asked for is kept; the rest returns to the system at once. A smaller tensor may
-    have the memory of a larger one.
+    expected to be asked for is kept; the rest returns to the system at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1) -> None:
+        """A tensor may have memory of up to `most` times its bytes; 1: of as many."""
+        self._most = most
         self._expected: Counter[int] = Counter()  # bytes -> how many will be asked for
         self._unused: list[mmap.mmap] = []
 
@@ -71,13 +73,14 @@ class WeightMemory:
         self._unused = [other for _, other in self._matched()]
 
     def _matched(self) -> Iterator[tuple[int, mmap.mmap]]:
-        """The sizes expected that there is memory for, each with the largest that is left."""
+        """The sizes expected that there is memory for, each with the largest it may have."""
         unused = sorted(self._unused, key=len)
         for size, count in self._expected.items():
             for _ in range(count):
-                if not unused or len(unused[-1]) < size:
+                place = bisect_right(unused, size * self._most, key=len) - 1
+                if place < 0 or len(unused[place]) < size:
                     break
-                yield size, unused.pop()
+                yield size, unused.pop(place)
 
 
 def _new(nbytes: int) -> mmap.mmap:

@@ -53,7 +53,7 @@ def run_in_step(
     Refuses models whose layers cannot run alone, see `Relay`.
     """
     give_back_memory()
-    memory, costs = WeightMemory(), costs_in_step(passes, ids.numel(), at_once=at_once)
+    memory, costs = WeightMemory(_MOST), costs_in_step(passes, ids.numel(), at_once=at_once)
     runs = [_InParts(one, ids, its, memory) for one, its in zip(passes, costs, strict=True)]
     for run, later in pairwise(runs):
         run.is_read_again = run.model is later.model
@@ -63,6 +63,7 @@ def run_in_step(
     return [run.outcome for run in runs if run.outcome is not None]
 
 
+_MOST = 32  # bytes of the original in float32 for one of the export, say of a quarter in bfloat16
 _INSTEAD = "free some, or use --level bytes"
 _ONLY = "all"  # the one forward that pauses
 
