@@ -32,7 +32,8 @@ _MAX_WORKERS = 4
 _SHARDS_PER_WORKER = 2  # one is copied, one waits for the disk
 _POLL_SECONDS = 0.1
 # At a time: for more, Linux takes larger pages of memory, which may have to be made first.
-_WRITTEN_BYTES = 1 << 18
+# Pages lie at multiples of their size, so writes end there too.
+_WRITTEN_BYTES = 1 << 17
 _SHARED_BYTES = 1 << 12  # blocks that file systems can share begin at multiples of it
 _flush = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 # FICLONERANGE of linux/fs.h: file, start and bytes of the source, start in the target.
@@ -97,8 +98,15 @@ def _is_shared(source: int, target: int, span: Span) -> bool:
 
 
 def _write_all(file: int, content: memoryview) -> None:
+    """Write from the file's position on, up to the end of a large page each time.
+
+    For bytes on both sides of such a place the kernel takes many small pages instead of one.
+    """
+    position = os.lseek(file, 0, os.SEEK_CUR)
     while content:
-        content = content[os.write(file, content[:_WRITTEN_BYTES]) :]
+        room = _WRITTEN_BYTES - position % _WRITTEN_BYTES
+        count = os.write(file, content[:room])
+        content, position = content[count:], position + count
 
 
 def _blocks_of(planned: PlannedShard, folder: Path) -> Iterator[tuple[int, str, list[Piece]]]:

@@ -85,6 +85,28 @@ def test_bytes_and_records_whatever_the_buffer(source, target, monkeypatch, buff
     assert (steps[0].done <= total) and steps[-1].done == total
 
 
+@pytest.mark.parametrize("most", [5000, 130])  # the system may write less than it is given
+def test_no_write_crosses_the_end_of_a_large_page(source, target, monkeypatch, most):
+    places = []
+    write = os.write
+    monkeypatch.setattr(writing, "_BUFFER_BYTES", 1500)
+    monkeypatch.setattr(writing, "_WRITTEN_BYTES", 1000)
+
+    def written(file, content):
+        start = os.lseek(file, 0, os.SEEK_CUR)
+        count = write(file, content[:most])
+        places.append((start, start + len(content)))
+        return count
+
+    monkeypatch.setattr(writing.os, "write", written)
+    shard = shard_of(source, "a", [Span(100, 4900)])
+    drain(write_shards([shard], source.parent, target))
+    assert (target / "a").read_bytes() == shard.prefix + source.read_bytes()[100:4900]
+    assert all(start // 1000 == (end - 1) // 1000 for start, end in places)
+    # The header, the ends of four blocks, and each end of a page on the way.
+    assert most < 5000 or len(places) == 1 + 4 + (len(shard.prefix) + 4800) // 1000
+
+
 def test_flushing_begins_while_bytes_are_written(source, target, monkeypatch):
     sizes = []
     monkeypatch.setattr(writing, "_BUFFER_BYTES", 100)

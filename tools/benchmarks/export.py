@@ -2,7 +2,8 @@
 
 `python tools/benchmarks/export.py [FOLDER] [--layers N] [--warm]`: 40 layers are 8 GB. Both read
 from the disk: what they read is dropped from memory before, unless `--warm`. Beside them, hashing
-on two cores, and all that the command does after its start. By the clock, then by the processor.
+on two cores, and all that the command does after its start. By the clock, then by the processor;
+what was written before is removed first, which does not count.
 """
 
 import argparse
@@ -47,16 +48,12 @@ def forget(folder: Path) -> None:
 
 
 def export(path: Path, out: Path) -> None:
-    shutil.rmtree(out, ignore_errors=True)
-    forget(path)
     model = describe_model(open_checkpoint(path))
     drain(export_checkpoint(model, half(model), out))
 
 
 def whole(path: Path, out: Path) -> None:
     """All that `moeprune export` does after its start, records of what was measured included."""
-    shutil.rmtree(out, ignore_errors=True)
-    forget(path)
     plan = half(describe_model(open_checkpoint(path))).to_dict()
     stats = out.with_name("stats")
     drain(export_run(ExportRequest(model=str(path), plan=plan, out=out, stats_dir=stats)))
@@ -64,7 +61,6 @@ def whole(path: Path, out: Path) -> None:
 
 def hash_files(folder: Path) -> None:
     """SHA-256 of what the export wrote, on two cores."""
-    forget(folder)
 
     def digest(path: Path) -> str:
         with path.open("rb") as file:
@@ -82,8 +78,6 @@ def processor_time() -> float:
 
 def copy(source: Path, target: Path) -> None:
     """`cp` and `sync` of what the export wrote."""
-    shutil.rmtree(target, ignore_errors=True)
-    forget(source)
     files = [str(file) for file in source.iterdir()]
     target.mkdir()
     subprocess.run(["cp", *files, str(target)], check=True)
@@ -102,6 +96,15 @@ def run(layout: str, layers: int, folder: Path) -> None:
     export(source, out)
     size = sum(file.stat().st_size for file in out.iterdir())
     again = folder / f"{layout}-again"
+
+    def clear() -> None:
+        """Nothing that was written before is there, nor waits for the disk."""
+        for used in (copied, again):
+            shutil.rmtree(used, ignore_errors=True)
+        forget(source)
+        forget(out)
+        subprocess.run(["sync"], check=True)
+
     actions: dict[str, Callable[[], None]] = {
         "cp and sync of the output": lambda: copy(out, copied),
         "hashing the output": lambda: hash_files(out),
@@ -110,12 +113,13 @@ def run(layout: str, layers: int, folder: Path) -> None:
     }
     rounds = 5 if layers <= FEW_LAYERS else 3
     for name, clock in (("clock", time.perf_counter), ("processor", processor_time)):
-        seconds = in_turns(actions, rounds, clock)
+        seconds = in_turns(actions, rounds, clock, clear)
         title = f"{layout}: {size / 2**30:.2f} GiB written, by the {name}"
         report(title, seconds, "cp and sync of the output")
     alone = [sys.executable, __file__, str(source), "--only-to", str(folder / "peak")]
     subprocess.run(alone, check=True)
-    for used in (source, out, copied, again, folder / "peak"):
+    clear()
+    for used in (source, out, folder / "peak"):
         shutil.rmtree(used)
 
 

@@ -10,11 +10,16 @@ def in_turns(
     actions: Mapping[str, Callable[[], object]],
     rounds: int = 7,
     clock: Callable[[], float] = time.perf_counter,
+    before: Callable[[], object] = lambda: None,
 ) -> dict[str, float]:
-    """Median seconds of each action by `clock`, after one round that does not count."""
+    """Median seconds of each action by `clock`, after one round that does not count.
+
+    `before` runs before each and does not count either.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for number in range(rounds + 1):
         for name, action in actions.items():
+            before()
             started = clock()
             action()
             if number:
