@@ -22,7 +22,9 @@ _REFUSALS = ("can't allocate memory", "out of memory")  # torch's, of processors
 
 def lacks_memory(error: Exception) -> bool:
     """Whether an error says that no memory was left; torch raises several types."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in _REFUSALS)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True  # the latter is torch's, which is not imported here
+    return any(words in str(error) for words in _REFUSALS)
 
 
 def free_memory(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
