@@ -7,16 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from analysis.progress import NOTHING, READING, Progress, Whole, rate_of
+from analysis.progress import ALONE, NOTHING, READING, Progress, Whole, rate_of, scaled
 
 # From this share of a kind's work on, its rate is that of the run itself.
 _ENOUGH: Final = 0.02
+# Where its rate is known of the machine, that counts as so much of its work: the first layer runs
+# through kernels that start up.
+_BELIEVED: Final = 0.03
 # Seconds from which on a kind of work tells the rate of the machine.
 _LONG: Final = 20.0
+_ROUNDING: Final = 1e-9  # share of amounts that sums of floats are off by
 # All that was stated is done from this share on.
-_ALL: Final = 1 - 1e-9
+_ALL: Final = 1 - _ROUNDING
 # Work at a share x of the time so far weighs x to this power: first layers are slow, and what else
-# a machine does changes.
+# a machine does changes. But a disk is fast and slow by turns.
 _FADING: Final = 2
 
 
@@ -69,7 +73,8 @@ class Pace:
             self._phase = None
             self._usual = self._ask_usual()
         least = self.fraction or 0.0
-        if any(whole.done.get(kind, 0.0) < done for kind, done in self._last.done.items()):
+        least_done = scaled(self._last.done, 1 - _ROUNDING)
+        if any(whole.done.get(kind, 0.0) < done for kind, done in least_done.items()):
             # Another task follows, which nobody stated.
             self._earlier += replace(self._last, total=self._last.done)
             least = 0.0
@@ -106,13 +111,16 @@ class Pace:
             if (more := done - whole.before.get(kind, 0.0) - self._done[kind]) > 0
         }
         if not gained:
+            if not self._took:  # the start of a run is no part of its work
+                self._counted = now
             return
         expected = {kind: more * self._rate(kind) for kind, more in gained.items()}
         took, weight = now - self._counted, sum(expected.values())
         for kind, more in gained.items():
             seconds = took * expected[kind] / weight
             before = self._took[kind]
-            fading = (before / (before + seconds)) ** _FADING if before else 1.0
+            fades = before and kind != "write"
+            fading = (before / (before + seconds)) ** _FADING if fades else 1.0
             self._seconds[kind] = fading * self._seconds[kind] + seconds
             self._costs[kind] = fading * self._costs[kind] + more
             self._took[kind] += seconds
@@ -123,33 +131,62 @@ class Pace:
         """Seconds for a unit of cost."""
         total = self._whole.total.get(kind, 0.0) if self._whole else 0.0
         if self._seconds[kind] > 0 and self._done[kind] >= _ENOUGH * total:
-            return self._seconds[kind] / self._costs[kind]
+            own, before = self._own_rate(kind), self._usual.get(kind)
+            believed = _BELIEVED * total if before is not None else 0.0
+            share = self._done[kind] / (self._done[kind] + believed)
+            return share * own + (1 - share) * (before or 0.0)
         return rate_of(kind, self._usual) * self._slower(kind)
+
+    def _own_rate(self, kind: str) -> float:
+        """That of this run, late work weighing more."""
+        return self._seconds[kind] / self._costs[kind]
 
     def _slower(self, kind: str) -> float:
         """How many times as long as usual this run takes, by work like this, if any is done.
 
         Bytes and products are not alike: the disk decides one, and the processor the other.
         """
-        done = [other for other, seconds in self._seconds.items() if seconds > 0]
-        alike = [other for other in done if (other in READING) == (kind in READING)] or done
-        usual = sum(self._costs[other] * rate_of(other, self._usual) for other in alike)
-        return sum(self._seconds[other] for other in alike) / usual if alike else 1.0
+        if kind in ALONE:
+            return 1.0
+        done = [other for other, took in self._seconds.items() if took > 0 and other not in ALONE]
+        alike = [other for other in done if (other in READING) == (kind in READING)]
+        if not alike and not self._usual:
+            alike = done
+        if not alike:
+            return 1.0
+        usual = {other: rate_of(other, self._usual) for other in alike}
+        expected = sum(self._costs[other] * usual[other] for other in alike)
+        total = self._whole.total if self._whole else {}
+        known = usual.keys() & self._usual.keys()
+        believed = _BELIEVED * sum(total.get(other, 0.0) * usual[other] for other in known)
+        took = sum(self._seconds[other] for other in alike)
+        return (took + believed) / (expected + believed)
 
     @property
     def rates(self) -> dict[str, float]:
         """Seconds of this machine for a unit of cost, by the kinds of work that took a while."""
         with self._lock:
-            return {kind: self._rate(kind) for kind, took in self._took.items() if took >= _LONG}
+            long = [kind for kind, took in self._took.items() if took >= _LONG]
+            return {kind: self._own_rate(kind) for kind in long}
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the end; None while nothing of this run's work is done."""
+        """Seconds until the end; None while nothing tells it.
+
+        Before any of this run's work is done, rates known of the machine do, if most of the work is
+        of their kinds.
+        """
         with self._lock:
-            if self._whole is None or not sum(self._seconds.values()) > 0:
+            if self._whole is None or not (self._took or self._is_told(self._whole)):
                 return None
             left = sum(
                 (total - self._whole.done.get(kind, 0.0)) * self._rate(kind)
                 for kind, total in self._whole.total.items()
             )
             return max(0.0, left - (self._clock() - self._counted))
+
+    def _is_told(self, whole: Whole) -> bool:
+        """Whether rates known of this machine tell how long most of the work takes."""
+        seconds = {kind: amount * self._rate(kind) for kind, amount in whole.left.items()}
+        known = sum(seconds[kind] for kind in seconds.keys() & self._usual.keys())
+        return known > sum(seconds.values()) / 2

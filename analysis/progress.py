@@ -45,10 +45,15 @@ RATES: Final[Mapping[str, float]] = {
 }
 
 
-# Kinds of a repair, which say nothing of others: its speed depends on the sizes of matrices.
-_APART: Final = frozenset({"observe", "run repaired", "fit", "invert"})
+# Kinds that say nothing of others: those of a repair, whose speed depends on the sizes of matrices,
+# and what a disk writes.
+_APART: Final = frozenset({"observe", "run repaired", "fit", "invert", "write"})
+# Kinds that threads work on, or that are over before others begin: how fast they are in a run says
+# nothing of other kinds in it.
+ALONE: Final = frozenset({"hash", "check", "write", "compile", "allocate", "open"})
 # Kinds of work whose amounts are bytes that are read.
 READING: Final = ("read", "read float32", "hash", "sum", "check")
+_BYTES: Final = frozenset({*READING, "write", "allocate"})
 _ROUNDING: Final = 1e-9  # share of a total that sums of floats are off by
 
 
@@ -60,13 +65,16 @@ def cost(kind: str, amount: float) -> float:
 def rate_of(kind: str, known: Mapping[str, float]) -> float:
     """Seconds that a unit of cost takes, by the rates known of a machine.
 
-    A kind of work that they lack is as much slower there as the median of the others, without those
-    of a repair: one kind that is much slower is not all of them.
+    A kind of work that they lack is as much slower there as the median of others: one kind that is
+    much slower is not all of them. Of bytes those of bytes tell, and of products the rest, if any
+    is known: a processor whose products are fast reads no faster.
     """
     if kind in known:
         return known[kind]
-    alike = [rate for other, rate in known.items() if other in RATES.keys() - _APART]
-    return statistics.median(alike) if alike else 1.0
+    others = known.keys() & RATES.keys() - _APART
+    alike = [known[other] for other in others if (other in _BYTES) == (kind in _BYTES)]
+    rates = alike or [known[other] for other in others]
+    return statistics.median(rates) if rates else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +206,10 @@ class Tally:
     def add(self, kind: str, amount: float) -> None:
         """Count work as done."""
         self._done[kind] += amount
+
+    def expect(self, costs: Costs) -> None:
+        """Count more work as needed."""
+        self._total = added(self._total, costs)
 
     def leave_out(self, costs: Costs) -> None:
         """Count work as not needed."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SECONDS = 0.25  # of each measurement
 _TOKENS = 1024  # of a batch, of which an expert gets its share
 _WEIGHT_BYTES = 64 << 20  # of experts: more than caches hold
-_LARGEST = 1 << 24  # elements of a matrix: the widest experts are cut
+LARGEST = 1 << 24  # elements of a matrix: the widest experts are cut
 _WIDEST = 1024  # of a matrix that is inverted
 _PRODUCTS = 1 << 31  # multiply-adds at a time, unless so many are fewer than these tokens have
 _FEWEST_ROWS = 16
@@ -43,7 +43,7 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
     layer = max(model.layers, key=lambda layer: layer.num_experts)
     hidden = model.hidden_size
     widest = max(max(widths) for widths in computed_widths(model).values())
-    width = min(widest, _LARGEST // hidden)
+    width = min(widest, LARGEST // hidden)
     one = 3 * width * hidden
     share = max(1, _TOKENS * layer.top_k // layer.num_experts)
     rows = min(share, max(_FEWEST_ROWS, _PRODUCTS // one))
@@ -60,7 +60,7 @@ def multiply_rate(model: MoEModel, dtype: str = "auto", device: str = "auto") ->
         into, out = experts[number % count]
         return linear(linear(tokens, into)[:, :width], out)
 
-    return RATES["multiply"] * _fastest(run, on) / (rows * one * _FORWARD)
+    return RATES["multiply"] * fastest_seconds(run, on) / (rows * one * _FORWARD)
 
 
 def invert_rate(model: MoEModel, device: str = "auto") -> float:
@@ -79,20 +79,23 @@ def invert_rate(model: MoEModel, device: str = "auto") -> float:
     def run(_: int) -> torch.Tensor:
         return torch.cholesky_inverse(torch.linalg.cholesky(gram.double()).to(gram))
 
-    return RATES["invert"] * _fastest(run, on) / width**3
+    return RATES["invert"] * fastest_seconds(run, on) / width**3
 
 
-def _fastest(run: "Callable[[int], torch.Tensor]", on: "torch.device") -> float:
-    """Seconds of the fastest of numbered products, without the CPU time of other programs."""
+def fastest_seconds(run: "Callable[[int], torch.Tensor]", on: "torch.device") -> float:
+    """Seconds of the fastest of numbered runs, without the CPU time of other programs.
+
+    Of the result of a run one value is read.
+    """
     import torch
 
     clock = time.thread_time if on.type == "cpu" else time.perf_counter
     with torch.no_grad():
-        float(run(0)[0, 0])  # kernels start up; reading a value waits for the device
+        float(run(0).flatten()[0])  # kernels start up; reading a value waits for the device
         started, took = time.perf_counter(), list[float]()
         while time.perf_counter() - started < _SECONDS:
             before = clock()
-            float(run(len(took))[0, 0])
+            float(run(len(took)).flatten()[0])
             took.append(clock() - before)
     # The clock of a thread may stand still for some microseconds.
     return min((seconds for seconds in took if seconds > 0), default=_SECONDS / len(took))
@@ -118,13 +121,15 @@ def byte_seconds(model: MoEModel) -> tuple[float, float]:
 def reading_seconds(cached: Sequence[float], fresh: Sequence[float], *, fits: bool) -> float:
     """Seconds for a byte of a model, by those of parts that the page cache had and had not.
 
-    The fastest of both count, as other programs may take the CPU in between. Of a model that memory
-    does not hold (`fits`), what is cached is gone before a run gets there.
+    The fastest of those cached count, as other programs may take the CPU in between, and the median
+    of the others: a disk is fast and slow by turns. Of a model that memory does not hold (`fits`),
+    what is cached is gone before a run gets there.
     """
-    if not (cached and fresh):
-        return min([*cached, *fresh])
+    if not fresh:
+        return min(cached)
     share = len(cached) / (len(cached) + len(fresh)) if fits else 0.0
-    return share * min(cached) + (1 - share) * min(fresh)
+    from_disk = (1 - share) * statistics.median(fresh)
+    return share * min(cached, default=0.0) + from_disk
 
 
 def allocating_seconds() -> float:

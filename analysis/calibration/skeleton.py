@@ -7,7 +7,7 @@ files, so that address space stays small too.
 
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -32,9 +32,9 @@ from transformers.quantizers.auto import get_hf_quantizer
 from transformers.utils.generic import ContextManagers
 
 from analysis.calibration import loading
-from analysis.calibration.free import freed_at_once
+from analysis.calibration.free import free_memory, freed_at_once
 from analysis.calibration.loading import CalibrationSettings
-from analysis.calibration.weight_memory import WeightMemory
+from analysis.calibration.weight_memory import WeightMemory, bytes_to_take
 from analysis.checkpoint.index import TensorEntry
 from analysis.errors import CheckpointError, UnsupportedModelError
 from analysis.families.base import SlotKind
@@ -48,6 +48,7 @@ EMBEDDINGS = -1  # what runs before the first layer
 HEAD = -2  # what runs after the last layer: its norm, and all else
 OUTPUT = -3  # the output embeddings, which only logits need
 
+_CACHED = 0.5  # of the memory that is free: more of it would have to be cleared for weights
 _PLAIN = frozenset(loading.DTYPES.values())
 _TORCH_TYPES: dict[str, torch.dtype] = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
 
@@ -127,11 +128,17 @@ def _is_stack(converter: WeightConverter) -> bool:
     return False
 
 
+def _fits_in_cache(described: MoEModel) -> bool:
+    """Whether all of a model may stay in the system's cache."""
+    return described.checkpoint.nbytes <= _CACHED * free_memory()
+
+
 class Skeleton:
     """The model on the meta device; `load` fills one layer, `drop` empties it.
 
     The experts of a layer may also be loaded apart from the rest, some at a time. Models that load
-    a layer in turn may share `memory`; what one of them reads, another may read again.
+    a layer in turn may share `memory`; what one of them reads, another may read again. So may the
+    next command, of a model that the system can keep beside what runs.
     """
 
     def __init__(
@@ -185,7 +192,7 @@ class Skeleton:
         self._output = paths.get(self.model.get_output_embeddings())
         self._name = described.name
         self._memory, self._is_shared = memory or WeightMemory(), memory is not None
-        self._is_read_again = is_read_again
+        self._is_read_again = is_read_again or _fits_in_cache(described)
         self.unexpected: set[str] = set()  # names in loaded parts that the model has no place for
         self._tensors: defaultdict[int, _Tensors] = defaultdict(lambda: _Tensors({}, {}))
         # By layer: parameters that hold an entry of each expert -> the shape with all of them.
@@ -200,6 +207,10 @@ class Skeleton:
         tensors = self._tensors[layer]
         self._memory.expect(self._sizes(tensors))
         yield from self._memory.take(self._stack_bytes(tensors).values())
+
+    def memory_to_take(self, layers: Iterable[int]) -> int:
+        """Bytes that `take_memory` takes for these layers, one after the other."""
+        return bytes_to_take(self._stack_bytes(self._tensors[layer]).values() for layer in layers)
 
     def load(self, layer: int, *, experts: bool = True) -> None:
         """Read the weights of one layer, or of what runs before or after the layers.

@@ -31,7 +31,7 @@ from analysis.errors import StatsError, not_finite
 from analysis.files.home import from_home
 from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress, Tally
+from analysis.progress import Progress, Tally, cost
 
 # Hidden states, and what experts get and give where these run in blocks.
 PAUSED_TIMES = 3
@@ -85,6 +85,9 @@ def stream(
         costs = layer_costs(model)
         twice = layers_in_blocks(model, place.experts_at_once)
         tally = _tally(costs, sequences, work, stages, twice)
+        layers = range(work.state.layers, min(stages, model.depth))
+        memory = skeleton.memory_to_take(layer for layer in layers if layer not in twice)
+        tally.expect({"allocate": cost("allocate", memory)})
         streamed = _Stream(model, sequences, settings, work, hidden, skeleton, relay, costs, tally)
         yield from streamed.run(stages, saves_each=on_disk)
         work.save()  # before the hidden states go: until then a resume needs them
@@ -169,6 +172,9 @@ class _Stream:
             paused = PausedForwards(experts, states, self.skeleton.device)
             yield from self._experts_in_blocks(layer, paused, blocks)
         else:
+            for nbytes in self.skeleton.take_memory(layer):
+                self.tally.add("allocate", cost("allocate", nbytes))
+                yield self._progress(layer=layer)
             self.skeleton.load(layer)
             self.tally.add("read", self.costs.reading(layer))
             yield self._progress(layer=layer)

@@ -83,6 +83,16 @@ class WeightMemory:
                 yield size, unused.pop(place)
 
 
+def bytes_to_take(layers: Iterable[Iterable[int]]) -> int:
+    """Bytes that layers of tensors of these sizes take, each in the memory of the one before."""
+    taken, there = 0, Counter[int]()
+    for sizes in layers:
+        needed = Counter(size for size in sizes if size >= _LEAST)
+        taken += sum((needed - there).elements())
+        there = needed
+    return taken
+
+
 def _new(nbytes: int) -> mmap.mmap:
     try:
         return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

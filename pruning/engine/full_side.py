@@ -24,11 +24,8 @@ from analysis.calibration.feed import check_config, one_dtype, run_head, run_tru
 from analysis.calibration.hidden import are_too_large
 from analysis.model.forwards import Wrapper, instead, listening
 from analysis.progress import RUNNING_ORIGINAL, Progress
-from pruning.measures.positions import log_probabilities
+from pruning.measures.positions import log_probabilities, rows_of
 from pruning.measures.samples import SampleBatch, Samples
-
-# Bytes of float32 logits per chunk; about eight tensors of that size are alive at a time.
-CHUNK_BYTES = 64 << 20
 
 
 class OutputHead:
@@ -54,7 +51,7 @@ class OutputHead:
     @property
     def rows(self) -> int:
         """Positions per chunk of logits."""
-        return max(1, CHUNK_BYTES // (4 * self.vocabulary))
+        return rows_of(self.vocabulary)
 
 
 _NAME = "hidden"

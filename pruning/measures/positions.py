@@ -11,6 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Bytes of float32 logits per chunk; about eight tensors of that size are alive at a time.
+CHUNK_BYTES = 64 << 20
+
+
+def rows_of(vocabulary: int) -> int:
+    """Positions per chunk of logits over so many tokens."""
+    return max(1, CHUNK_BYTES // (4 * vocabulary))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Positions:

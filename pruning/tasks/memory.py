@@ -118,7 +118,7 @@ class Running:
         of so many positions are cached. `changes`: candidates change weights of experts.
         """
         from analysis.calibration.free import free_memory
-        from pruning.engine.full_side import CHUNK_BYTES
+        from pruning.measures.positions import CHUNK_BYTES
 
         parts, batch = weights_by_part(self.model), self.batch_size * self.longest
         running = self.running

@@ -1,6 +1,6 @@
 """The rates of this machine, probed where no run has measured any."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from functools import cache, partial
 from typing import Final
@@ -30,22 +30,36 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
 
     The problem if it cannot be kept.
     """
-    known, rates = run_rates(), dict[str, float]()
-    missing = {kind for kind, amount in whole.left.items() if amount} - known.keys()
-    from analysis.calibration.probe import (
-        allocating_seconds,
-        byte_seconds,
-        invert_rate,
-        loading_seconds,
-        multiply_rate,
-    )
+    missing = {kind for kind, amount in whole.left.items() if amount} - run_rates().keys()
+    rates = _of_products(missing, model, dtype, device) | _of_bytes(missing, model, dtype)
+    try:
+        if rates:
+            keep_probed(rates)
+    except OSError as error:
+        return f"the rates of this machine cannot be kept: {error.strerror}"
+    return ""
 
-    speed = cache(partial(multiply_rate, model, device=device))
+
+def _of_products(missing: Set[str], model: MoEModel, dtype: str, device: str) -> dict[str, float]:
+    from analysis.calibration.probe import invert_rate, multiply_rate
+
+    speed, rates = cache(partial(multiply_rate, model, device=device)), dict[str, float]()
     for kind, own in _PRODUCTS.items():
         if kind in missing:
             rates[kind] = speed(own or dtype)
     if "invert" in missing:
         rates["invert"] = invert_rate(model, device)
+    if "compare" in missing:
+        from pruning.measures.probe import compare_rate
+
+        rates["compare"] = compare_rate(model, dtype, device)
+    return rates
+
+
+def _of_bytes(missing: Set[str], model: MoEModel, dtype: str) -> dict[str, float]:
+    from analysis.calibration.probe import allocating_seconds, byte_seconds, loading_seconds
+
+    rates = dict[str, float]()
     if "allocate" in missing:
         rates["allocate"] = allocating_seconds() * RATES["allocate"]
     if missing & {*READING}:
@@ -58,12 +72,7 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
             # What is read to be compared states its new memory.
             seconds = loading(_LOADED[kind] or dtype, anew=not _LOADED[kind]) / _LOADING
             rates[kind] = max(disk, seconds) * RATES[kind]
-    try:
-        if rates:
-            keep_probed(rates)
-    except OSError as error:
-        return f"the rates of this machine cannot be kept: {error.strerror}"
-    return ""
+    return rates
 
 
 def probing(
@@ -85,7 +94,12 @@ def way_of(request: ModelRequest | SearchRequest) -> Way:
 
 
 def is_unknown(whole: Whole) -> bool:
-    """Whether this is long work of which known rates tell less than half."""
+    """Whether this is long work of which known rates tell less than half.
+
+    Work of one kind tells its rate itself, as soon as it begins.
+    """
+    if sum(left > 0 for left in whole.left.values()) < 2:
+        return False
     expected, known = expected_seconds(whole), known_rates()
     told = {kind: left for kind, left in whole.left.items() if kind in known}
     return expected >= _LONG and expected_seconds(Whole(told)) <= expected / 2

@@ -107,17 +107,32 @@ def test_work_that_is_left_out_is_expected_no_longer():
 
 
 def test_bytes_say_how_slow_other_bytes_are_and_not_products(clock):
-    pace = Pace(clock, lambda: {"read": 1.0, "hash": 2.0, "multiply": 3.0, "fit": 4.0})
-    total = {"read": 10.0, "hash": 10.0, "multiply": 10.0, "fit": 10.0}
+    pace = Pace(clock, lambda: {"read": 1.0, "read float32": 2.0, "multiply": 3.0, "fit": 4.0})
+    total = {"read": 10.0, "read float32": 10.0, "multiply": 10.0, "fit": 10.0}
     pace.take(Progress("loading", 0, 0, whole=Whole(total)))
     clock.now += 20.0  # all bytes that were to be read, in twice the time
     done = {"read": 10.0}
     pace.take(Progress("loading", 0, 0, whole=Whole(total, done)))
-    assert pace.seconds_left == pytest.approx(2 * 10 * (2.0 + 3.0 + 4.0))  # all that is known
+    # What is known counts as three hundredths of the work: (20 + 0.3) s where 10.3 were expected.
+    slower = 20.3 / 10.3
+    assert pace.seconds_left == pytest.approx(slower * 10 * 2.0 + 10 * (3.0 + 4.0))
     clock.now += 30.0
     done |= {"multiply": 10.0}
     pace.take(Progress("running", 0, 0, whole=Whole(total, done)))
-    assert pace.seconds_left == pytest.approx(2 * 10 * 2.0 + 10 * 4.0)
+    assert pace.seconds_left == pytest.approx(slower * 10 * 2.0 + 10 * 4.0)
+
+
+def test_what_threads_check_and_what_opens_say_nothing_of_other_work(clock):
+    usual = {"check": 4.0, "open": 1.0, "read": 1.0, "multiply": 3.0}
+    pace, total = Pace(clock, lambda: usual), dict.fromkeys(usual, 10.0)
+    pace.take(Progress("verifying", 0, 0, whole=Whole(total)))
+    clock.now += 10.0  # on four threads
+    done = {"check": 10.0}
+    pace.take(Progress("verifying", 0, 0, whole=Whole(total, done)))
+    clock.now += 90.0
+    done |= {"open": 10.0}
+    pace.take(Progress("verifying", 0, 0, whole=Whole(total, done)))
+    assert pace.seconds_left == pytest.approx(10 * (1.0 + 3.0))
 
 
 def test_a_task_that_is_stopped_or_fails_stops_its_parts():
@@ -178,8 +193,31 @@ def test_work_to_come_takes_as_much_longer_as_what_is_done(clock):
     pace.take(Progress("", 0, 0, whole=Whole(total)))
     clock.now += 20
     pace.take(Progress("", 0, 0, whole=Whole(total, {"read": 10.0})))
-    # 2 s a unit, half of what is known: so are runs, and what is not known, the median of three.
-    assert pace.seconds_left == pytest.approx(100 * 0.5 + 5 * 1.0)
+    # 2 s a unit, half of what is known: so are other bytes. Of products rates tell, and of what is
+    # not known the median of those of products.
+    assert pace.seconds_left == pytest.approx(100 * 1.0 + 5 * 1.0)
+
+
+def test_rates_that_are_known_tell_before_any_work_is_done(clock):
+    total = {"read": 10.0, "multiply": 100.0}
+    pace = Pace(clock, lambda: {"multiply": 0.5})
+    pace.take(Progress("", 0, 0, whole=Whole(total)))
+    clock.now += 2
+    assert pace.seconds_left == pytest.approx(10 * 0.5 + 100 * 0.5 - 2)
+    pace.take(Progress("", 0, 0, whole=Whole(total)))  # what came before was its start
+    assert pace.seconds_left == pytest.approx(55)
+    slow = Pace(clock, lambda: {"read": 0.5})  # 5 s of them, and more of what it does not tell
+    slow.take(Progress("", 0, 0, whole=Whole(total)))
+    assert slow.seconds_left is None
+
+
+def test_a_known_rate_counts_as_a_little_work(clock):
+    """3 in 100: after 2 at 2.5 s a unit, (2 x 2.5 + 3 x 1.0) / 5."""
+    pace = Pace(clock, lambda: {"multiply": 1.0})
+    pace.take(Progress("", 0, 0, whole=Whole({"multiply": 100.0})))
+    clock.now += 5
+    pace.take(Progress("", 0, 0, whole=Whole({"multiply": 100.0}, {"multiply": 2.0})))
+    assert pace.seconds_left == pytest.approx(98 * (2 * 2.5 + 3 * 1.0) / 5)
 
 
 def test_the_share_never_falls_though_more_work_comes_up(clock):

@@ -58,11 +58,17 @@ def test_an_estimate_is_what_is_left_at_the_last_rate_of_each_kind():
     keep_rates({"multiply": 3.0, "hash": 0.5})
     keep_rates({"hash": 0.25})
     assert known_rates() == {"multiply": 3.0, "hash": 0.25}
-    usual = (3.0 + 0.25) / 2  # of what no run has measured
-    assert expected_seconds(whole) == 4.0 * usual + 8.0 * 3.0
-    # The median and not the mean: one slow kind says little of another. A repair's say nothing.
-    keep_rates({"compare": 0.5, "write": 400.0, "fit": 900.0, "observe": 900.0, "gone": 900.0})
-    assert expected_seconds(whole) == 4.0 * (0.5 + 3.0) / 2 + 8.0 * 3.0
+    assert expected_seconds(whole) == 4.0 * 0.25 + 8.0 * 3.0  # other bytes tell of bytes
+    assert expected_seconds(Whole({"compare": 2.0})) == 2.0 * 3.0  # and products of products
+    # The median and not the mean: one slow kind says little of another. Of a repair's and of
+    # writing none does.
+    keep_rates({"check": 0.5, "sum": 400.0, "write": 900.0, "fit": 900.0, "gone": 900.0})
+    assert expected_seconds(whole) == 4.0 * 0.5 + 8.0 * 3.0
+
+
+def test_all_others_tell_of_a_kind_where_none_like_it_is_known():
+    keep_rates({"multiply": 3.0, "compare": 5.0})
+    assert expected_seconds(Whole({"read": 2.0})) == 2.0 * 4.0
 
 
 def test_commands_that_end_at_once_all_keep_their_rates():

@@ -111,3 +111,19 @@ def test_a_layer_takes_the_memory_of_the_one_before_unless_a_view_is_left(
     assert places[1] == places[0]
     assert places[2] != places[1]
     assert torch.equal(views[0], copies[0])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_layers_take_the_memory_that_was_stated(fused, tmp_path, monkeypatch):
+    """Of three alike the first one's: 8 experts with three matrices; none if nothing is stacked."""
+    monkeypatch.setattr(weight_memory, "_LEAST", 1)
+    kind = {"model_type": "mixtral", "fused": True} if fused else {"model_type": "olmoe"}
+    tiny_checkpoint(tmp_path / "model", **kind)
+    skeleton, taken = Skeleton(load_model_index(str(tmp_path / "model")), make_settings()), []
+    stated = skeleton.memory_to_take(range(3))
+    for layer in range(3):
+        taken.append(sum(skeleton.take_memory(layer)))
+        skeleton.load(layer)
+        skeleton.drop(layer)
+    assert stated == sum(taken)
+    assert [bool(size) for size in taken] == [not fused, False, False]

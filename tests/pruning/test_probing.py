@@ -19,6 +19,7 @@ from analysis.stats.rates import (
     run_rates,
 )
 from pruning.actions.expected import told
+from pruning.measures.probe import compare_rate
 from pruning.tasks.probing import probe, probed, probing
 
 READ = Whole({"read": 100.0, "multiply": 900.0})
@@ -61,6 +62,13 @@ def test_a_probe_tells_what_this_work_depends_on(model):
     assert known_rates().keys() == {"read", "hash", "multiply"} | verified.keys()
 
 
+def test_heads_are_probed_where_they_run(model):
+    """Twice the products of one output head, and what is measured of all logits."""
+    assert compare_rate(model, "float32", "cpu") > 0
+    drain(probing(Whole({"compare": 1.0, "decode": 1.0}), model))
+    assert known_rates().keys() == {"compare"}
+
+
 def test_parts_say_whether_the_page_cache_had_them_and_leave_it_as_it_was(tmp_path):
     content = np.random.default_rng(0).bytes(3 << 20)
     (tmp_path / "shard").write_bytes(content)
@@ -80,12 +88,12 @@ def test_parts_say_whether_the_page_cache_had_them_and_leave_it_as_it_was(tmp_pa
 
 
 def test_what_memory_cannot_hold_is_read_from_the_disk():
-    """Seconds a byte: three of four parts cached, 0.75 * 1 + 0.25 * 5 = 2."""
+    """Seconds a byte: three of four parts cached, 0.75 * 1 + 0.25 * 5 = 2; medians of the disk."""
     cached, fresh = [1.0, 4.0, 2.0], [5.0]
     assert reading_seconds(cached, fresh, fits=True) == 2.0
     assert reading_seconds(cached, fresh, fits=False) == 5.0
     assert reading_seconds(cached, [], fits=False) == 1.0
-    assert reading_seconds([], [7.0, 6.0], fits=True) == 6.0
+    assert reading_seconds([], [7.0, 9.0, 6.0], fits=True) == 7.0
 
 
 def test_the_fit_of_a_repair_is_probed_in_its_own_dtype(model):

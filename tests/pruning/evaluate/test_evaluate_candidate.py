@@ -14,9 +14,9 @@ from builders.tokens import answers
 from families.configs import BY_NAME, SOURCES
 from families.physical import physically_pruned
 from families.tiny_models import tiny_model
-from pruning.engine import full_side
 from pruning.engine.candidate import MeasureSettings, run_candidate
 from pruning.engine.full_side import OutputHead, run_full
+from pruning.measures import positions
 from pruning.measures.samples import make_samples
 from pruning.plan.plan import PruningPlan
 
@@ -121,7 +121,7 @@ def test_chunks_and_batches_do_not_change_results_and_bound_memory(monkeypatch):
         return drain(run_candidate(model, FAMILIES[CASE.model_type], plan, full, ALL))
 
     wanted = result(4)
-    monkeypatch.setattr(full_side, "CHUNK_BYTES", 4 * 64 * 5)  # five positions at a time
+    monkeypatch.setattr(positions, "CHUNK_BYTES", 4 * 64 * 5)  # five positions at a time
     for batch_size in (1, 3):
         got = result(batch_size)
         for name, sums in wanted.samples.items():
