@@ -1,6 +1,7 @@
 """What a repair costs, and the fit of a layer, by the shapes that `solver` works on. No torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from analysis.model.layer_costs import layer_costs
 from analysis.model.moe_model import MoEModel
@@ -9,7 +10,16 @@ from analysis.progress import Costs, added, cost
 from analysis.stats.manifest import Run
 from pruning.plan.plan import PruningPlan
 from pruning.planning.searches import forward_seconds, start_seconds
-from pruning.repair.effort import DAMPINGS, ITERATIONS, SAMPLE_COLUMNS
+from pruning.repair.effort import (
+    DAMPINGS,
+    INVERSES,
+    ITERATIONS,
+    PRODUCTS,
+    SAMPLE_COLUMNS,
+    SOLUTION,
+    TRIAL,
+    TRIAL_INVERSES,
+)
 from pruning.requests.repair import DEFAULT_REPAIR_TOKENS
 
 # An element that is gathered, added up or turned takes as long as so many multiply-adds: of the
@@ -26,7 +36,7 @@ def repair_costs(
     costs: Costs = {"read": layers.reading(*layers.num_bytes), **running}
     for layer in model.layers:
         kept = len(plan.kept[layer.index]) if plan else layer.num_experts // 2
-        costs = added(costs, added(*fit_costs(model, layer.index, kept, tokens)))
+        costs = reduce(added, fit_costs(model, layer.index, kept, tokens).values(), costs)
     return costs
 
 
@@ -47,23 +57,24 @@ def repair_seconds(
     return low, high
 
 
-def fit_costs(model: MoEModel, layer: int, kept: int, tokens: int) -> tuple[Costs, Costs]:
-    """What it costs to choose a damping for a layer that keeps so many experts, and to fit with it.
-
-    Where the choice finds that nothing is gained, there is no fit.
-    """
+def fit_costs(model: MoEModel, layer: int, kept: int, tokens: int) -> Mapping[str, Costs]:
+    """What the stages of the fit of a layer cost that keeps so many experts, see `effort`."""
     width = max(computed_widths(model)[layer])
     top_k = next(found.top_k for found in model.layers if found.index == layer)
     rows = tokens * min(top_k, kept)
 
-    def solving(inverses: int, columns: int, grams: int) -> Costs:
+    def inverting(dampings: int) -> Costs:
+        return {"invert": cost("invert", dampings * kept * width**3)}
+
+    def solving(columns: int) -> Costs:
         of_rows = 2 * ITERATIONS * rows * columns * (width + _MOVED)
         of_unknowns = ITERATIONS * kept * width * columns * (width + _TURNED)
-        return {
-            "fit": cost("fit", of_rows + of_unknowns + grams),
-            "invert": cost("invert", inverses * kept * width**3),
-        }
+        return {"fit": cost("fit", of_rows + of_unknowns)}
 
-    dampings = len(DAMPINGS)
-    choosing = solving(dampings, dampings * SAMPLE_COLUMNS, rows * width**2)
-    return choosing, solving(1, model.expert_output_size, 0)  # which adds few rows to the matrices
+    return {
+        PRODUCTS: {"fit": cost("fit", rows * width**2)},
+        TRIAL_INVERSES: inverting(len(DAMPINGS)),
+        TRIAL: solving(len(DAMPINGS) * SAMPLE_COLUMNS),
+        INVERSES: inverting(1),  # which adds few rows to the matrices
+        SOLUTION: solving(model.expert_output_size),
+    }

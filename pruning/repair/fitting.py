@@ -21,7 +21,7 @@ from pruning.engine.repaired_weights import DOWN, DownTensors, SourceDown, canno
 from pruning.plan.plan import PruningPlan, layer_file
 from pruning.records.repair import LayerFit
 from pruning.repair.expert_store import ExpertStore
-from pruning.repair.solver import COLUMNS, SplitRows, fit_layer
+from pruning.repair.solver import COLUMNS, SplitRows, Stage, fit_layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Fitting:
 
     def fit(
         self, layer: int, rows: SplitRows, experts: nn.Module, target: str
-    ) -> Generator[float, None, LayerFit]:
+    ) -> Generator[Stage, None, LayerFit]:
         """Fit a layer on its rows, and write what changes and what was found; see `fit_layer`."""
         # Processes add up in one order, whatever memory each has.
         at_once = int(self.processes.share(self.columns))

@@ -14,11 +14,12 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor, nn
 
-from analysis.calibration.blocks import blocks_note
+from analysis.calibration.blocks import blocks_note, layers_in_blocks
 from analysis.calibration.feed import run_trunk
 from analysis.calibration.hidden import HiddenStates
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, Skeleton
+from analysis.drain import with_steps
 from analysis.errors import not_finite
 from analysis.model.forwards import listening, wrap_forward
 from analysis.model.moe_model import MoEModel
@@ -34,8 +35,8 @@ from pruning.repair.expert_store import ExpertStore
 from pruning.repair.fitting import Fitting
 from pruning.repair.in_blocks import LayerInBlocks, layer_in_blocks
 from pruning.repair.rows import Collector, experts_observed, stream_factor, wide
+from pruning.repair.solver import Stage
 from pruning.repair.work import Work
-from pruning.surgery.reading import with_steps
 
 Steps = Generator[Progress, None, None]
 
@@ -85,6 +86,9 @@ class RepairPass:
         """Repair every sparse layer from the first that loses something on."""
         fits: list[LayerFit] = []
         original, repaired = self.states.original, self.states.repaired
+        in_blocks = layers_in_blocks(self.model, self.at_once)
+        layers = (layer for layer in range(self.work.depth) if layer not in in_blocks)
+        self.work.takes_memory(self.skeleton.memory_to_take(layers))
         self.skeleton.load(EMBEDDINGS)
         for number, batch in enumerate(self.batches):
             with torch.no_grad():
@@ -109,11 +113,16 @@ class RepairPass:
         blocks = layer_in_blocks(
             layer, self.skeleton, self.at_once, (states.original, states.repaired)
         )
+        if blocks is None:
+            for nbytes in self.skeleton.take_memory(layer):
+                self.work.took_memory(nbytes)
+                yield self.work.step("running", layer, -1)
         self.skeleton.load(layer, experts=blocks is None)
         if blocks:
             yield from self._experts_in_blocks(blocks, collector)
         else:
             self.work.read(layer)
+            yield self.work.step("running", layer, -1)
         if not self.work.differs(layer):
             yield from self._run_alike(layer, blocks)
         elif collector:
@@ -235,16 +244,21 @@ class RepairPass:
         rows = collector.rows(self.states.kept)
         target = "experts" if factor is None else "layer"
         fitting = self.fitting.fit(layer, rows, self._experts(layer), target)
-        outcome = yield from with_steps(fitting, partial(self._fitted, layer))
+        outcome = yield from with_steps(fitting, partial(self._reached, layer))
         self.states.kept.clear()
         if outcome.damping is None:
             self.work.gained_nothing(layer)
-        yield self._fitted(layer, 1.0)
+        else:
+            self.work.fitted(layer)
+        yield self._step_of_fit(layer)
         return outcome
 
-    def _fitted(self, layer: int, share: float) -> Progress:
+    def _reached(self, layer: int, stage: Stage) -> Progress:
         """The step after so much of a layer's fit."""
-        self.work.fitted(layer, share)
+        self.work.reached(layer, stage.name, stage.share)
+        return self._step_of_fit(layer)
+
+    def _step_of_fit(self, layer: int) -> Progress:
         return self.work.step("fitting", layer, len(self.batches) - 1)
 
     def _observe(

@@ -15,12 +15,22 @@ damping), T tokens, R rows of one expert (the tokens routed to it).
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from pruning.repair.effort import DAMPINGS, ITERATIONS, SAMPLE_COLUMNS
+from analysis.drain import drain, with_steps
+from pruning.repair.effort import (
+    DAMPINGS,
+    INVERSES,
+    ITERATIONS,
+    PRODUCTS,
+    SAMPLE_COLUMNS,
+    SOLUTION,
+    TRIAL,
+    TRIAL_INVERSES,
+)
 from pruning.repair.expert_store import ExpertStore, OfExperts, named
 
 COLUMNS = 128  # of the output, in a block
@@ -106,13 +116,17 @@ class _Cut(Sequence[Tensor]):
 
 def gram_matrices(
     rows: Rows, kept: ExpertStore, name: str, others: Sequence[Tensor] | None = None
-) -> OfExperts:
-    """(M, M) of each expert: the Gram matrix of its scaled activations, added to `others`."""
+) -> Generator[float, None, OfExperts]:
+    """(M, M) of each expert: the Gram matrix of its scaled activations, added to `others`.
+
+    Yields the share that is done.
+    """
     for expert, scaled_RM, _ in rows.of_experts():
         gram_MM = scaled_RM.T @ scaled_RM
         if others is not None:
             gram_MM += others[expert]
         kept.add(named(name, expert), gram_MM)
+        yield (expert + 1) / len(rows.tokens)
     return OfExperts(kept, name, len(rows.tokens), rows.residual_TD.device)
 
 
@@ -134,7 +148,7 @@ class System:
         sums = torch.stack([gram_MM.diagonal().double().sum() for gram_MM in self.grams])
         return float(self.total(sums).mean()) / len(self.grams[0])
 
-    def inverses(self, dampings: Sequence[float]) -> list[OfExperts]:
+    def inverses(self, dampings: Sequence[float]) -> Generator[float, None, list[OfExperts]]:
         """For each damping, (M, M) of each expert: the inverse of its damped Gram matrix."""
         names = [f"{self.grams.name}-inverse-{damping:g}" for damping in dampings]
         for expert in self._experts:
@@ -146,6 +160,7 @@ class System:
                 factor_MM = torch.linalg.cholesky(damped_MM)
                 inverse_MM = torch.cholesky_inverse(factor_MM.to(gram_MM))
                 self.grams.kept.add(named(name, expert), inverse_MM)
+            yield (expert + 1) / len(self._experts)
         return [replace(self.grams, name=name) for name in names]
 
     def solve(
@@ -258,6 +273,14 @@ def _ratio(above_C: Tensor, below_C: Tensor) -> Tensor:
     return torch.where(below_C > 0, above_C / below_C.clamp_min(1e-300), 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """How far the fit of a layer is."""
+
+    name: str  # see `effort`
+    share: float  # of the stage, 0..1; those before it are done
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
     """The change of a layer's down projections, and how it was chosen."""
@@ -273,22 +296,24 @@ def fit_layer(
     kept: ExpertStore,
     total: Total = lambda sums: sums,
     at_once: int = 1,
-) -> Generator[float, None, Fit]:
+) -> Generator[Stage, None, Fit]:
     """Choose the damping on held-out rows, then fit on all of them.
 
     A change that does not lower the error on the held-out rows is none. `at_once`: blocks of
-    columns that are solved together. Yields the share that is fitted: 0 once a damping is chosen.
+    columns that are solved together. Yields how far it is.
     """
     every, held = rows.every, rows.held
     width, device = every.residual_TD.shape[1], every.residual_TD.device
     count = min(width, SAMPLE_COLUMNS)
     sample_C = torch.arange(count, device=device) * width // count
-    system = System(rows.fitted, gram_matrices(rows.fitted, kept, "gram"), total)
+    products = gram_matrices(rows.fitted, kept, "gram")
+    grams = yield from with_steps(products, partial(Stage, PRODUCTS))
+    system = System(rows.fitted, grams, total)
     lacking_TC = held.residual_TD[:, sample_C]
     unchanged = float(total(_dot(lacking_TC, lacking_TC)).sum())
     if not system.scale or not unchanged:  # no expert was chosen, or nothing is lost
         return Fit(None, None, {})
-    inverses = system.inverses(DAMPINGS)
+    inverses = yield from with_steps(system.inverses(DAMPINGS), partial(Stage, TRIAL_INVERSES))
     (change_KMC,) = system.solve([sample_C], DAMPINGS, inverses)
     left_TC = lacking_TC.repeat(1, len(DAMPINGS)) - held.output(change_KMC.unbind())
     squares_C = total(_dot(left_TC, left_TC))
@@ -297,18 +322,19 @@ def fit_layer(
     best = min(DAMPINGS, key=lambda damping: errors[damping])
     for inverse in inverses:
         inverse.drop()
+    yield Stage(TRIAL, 1.0)
     if errors[best] >= 1:
         return Fit(None, None, errors)
-    both = System(every, gram_matrices(held, kept, "gram of all", system.grams), total)
+    both = System(every, drain(gram_matrices(held, kept, "gram of all", system.grams)), total)
     system.grams.drop()
     blocks = torch.split(torch.arange(width, device=device), COLUMNS)
-    inverses = both.inverses([best])
+    inverses = yield from with_steps(both.inverses([best]), partial(Stage, INVERSES))
     for first in range(0, width, at_once * COLUMNS):
-        yield first / width
         some = blocks[first // COLUMNS :][:at_once]
         for change_KMC in both.solve(some, [best], inverses):
             for expert, change_MC in enumerate(change_KMC):
                 kept.add(named(_CHANGE, expert), change_MC.T.contiguous())
+        yield Stage(SOLUTION, min(1.0, (first + at_once * COLUMNS) / width))
     inverses[0].drop()
     both.grams.drop()
     return Fit(OfExperts(kept, _CHANGE, len(every.tokens), device), best, errors)

@@ -1,18 +1,20 @@
 """How much work a repair is, and how much of it is done."""
 
+import statistics
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from analysis.calibration.blocks import layers_in_blocks
 from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Costs, Progress, Tally, scaled
+from analysis.progress import Costs, Progress, Tally, Whole, cost
 from pruning.plan.experts_per_token import selecting
 from pruning.plan.plan import PruningPlan
 from pruning.repair.batches import PlacedBatch
 from pruning.repair.costs import fit_costs
+from pruning.repair.effort import CHOOSING, FITTING
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,18 +58,37 @@ class Work:
 
     def embedded(self, number: int) -> Progress:
         """The step after the embeddings of a batch."""
-        count, whole = len(self.batches), self.tally.whole
+        count, whole = len(self.batches), self.whole
         return Progress("embedding", number + 1, count, "batches", whole=whole)
 
     def step(self, verb: str, layer: int, number: int, note: str = "") -> Progress:
         """A step that says what was done with a batch."""
         batches, at = len(self.batches), f"layer {layer}"
         done, unit = layer * batches + number + 1, "batches of a layer"
-        return Progress(verb, done, self.depth * batches, unit, note, at, self.tally.whole)
+        return Progress(verb, done, self.depth * batches, unit, note, at, self.whole)
+
+    @property
+    def whole(self) -> Whole:
+        """How far the repair is. Of layers to come as many gain by a fit as of those so far."""
+        whole, share = self.tally.whole, statistics.fmean(self._gains.values() or [1])
+        total = dict(whole.total)
+        for layer in self._tried.keys() - self._gains.keys() if share < 1 else ():
+            for stage in FITTING:
+                for kind, amount in self._tried[layer][stage].items():
+                    total[kind] -= (1 - share) * amount
+        return replace(whole, total=total)
 
     def read(self, layer: int, share: float = 1.0) -> None:
         """Count a layer that was read, or a share of it."""
         self.tally.add("read", share * self.costs.reading(layer))
+
+    def takes_memory(self, nbytes: int) -> None:
+        """Expect so many bytes of memory to be taken that the process does not have."""
+        self.tally.expect({"allocate": cost("allocate", nbytes)})
+
+    def took_memory(self, nbytes: int) -> None:
+        """Count so many of them as taken."""
+        self.tally.add("allocate", cost("allocate", nbytes))
 
     def ran(self, kind: str, layer: int, number: int, share: float = 1.0) -> None:
         """Count a batch that ran through a layer, or a share of that."""
@@ -79,28 +100,44 @@ class Work:
         tokens = int(self.batches[number].tokens.mask.sum())
         self.tally.add("multiply", times * self.costs.running_around(tokens, layer))
 
-    def fitted(self, layer: int, share: float) -> None:
-        """Count a layer whose damping is chosen, and of which so much is fitted, or all of it."""
-        choosing, fitting = self._fit(layer)
-        if layer not in self._shares:
-            self._add(choosing)
-        self._add(scaled(fitting, share - self._shares.get(layer, 0.0)))
-        self._shares[layer] = share
+    def reached(self, layer: int, stage: str, share: float) -> None:
+        """Count so much of a stage of a layer's fit, and all of those before it."""
+        done = self._stages[layer]
+        for name, costs in self._tried[layer].items():
+            more = (share if name == stage else 1.0) - done[name]
+            done[name] += more
+            for kind, amount in costs.items():
+                self.tally.add(kind, more * amount)
+            if name == stage:
+                break
+
+    def fitted(self, layer: int) -> None:
+        """Count all stages of a layer's fit."""
+        self._gains[layer] = True
+        self.reached(layer, FITTING[-1], 1.0)
 
     def gained_nothing(self, layer: int) -> None:
         """Expect no fit of a layer, for which no damping was chosen."""
-        self.tally.leave_out(self._fit(layer)[1])
-        self._shares[layer] = 1.0
-        self._add(self._fit(layer)[0])
-
-    def _add(self, costs: Costs) -> None:
-        for kind, amount in costs.items():
-            self.tally.add(kind, amount)
+        self._gains[layer] = False
+        self.reached(layer, CHOOSING[-1], 1.0)
+        for stage in FITTING:
+            self.tally.leave_out(self._tried[layer][stage])
 
     @cached_property
-    def _shares(self) -> dict[int, float]:
-        """Layers whose damping is chosen -> the share that is fitted."""
+    def _tried(self) -> Mapping[int, Mapping[str, Costs]]:
+        """What the stages of the fits cost, by layer; of those that no earlier run has fitted."""
+        layers = filter(self.is_fitted, range(self.depth))
+        return {layer: self._fit(layer) for layer in layers if not self.is_known(layer)}
+
+    @cached_property
+    def _gains(self) -> dict[int, bool]:
+        """Whether a fit gained something, by layer for which that is known."""
         return {}
+
+    @cached_property
+    def _stages(self) -> defaultdict[int, defaultdict[str, float]]:
+        """By layer, the share that is done of each stage of its fit."""
+        return defaultdict(partial(defaultdict, float))
 
     @cached_property
     def costs(self) -> LayerCosts:
@@ -118,10 +155,12 @@ class Work:
                 for kind in ("multiply", "observe", "run repaired")
             }
             is_fitted, two = self.is_fitted(layer), self.differs(layer)
-            is_known = is_fitted and self.is_known(layer)
+            is_known = is_fitted and layer not in self._tried
             twice = layer in in_blocks and is_fitted and not is_known
             total["read"] += self.costs.reading(layer) * (1 + twice)
-            for part in ({"observe": costs["observe"]}, *self._fit(layer)) if is_fitted else ():
+            stages = self._fit(layer) if is_fitted else {}
+            observing = {"observe": costs["observe"]} if is_fitted else {}
+            for part in (observing, *stages.values()):
                 for sums in (total, before)[: 1 + is_known]:
                     for kind, amount in part.items():
                         sums[kind] += amount
@@ -138,5 +177,5 @@ class Work:
     def _tokens(self) -> int:
         return sum(int(batch.tokens.mask.sum()) for batch in self.batches)
 
-    def _fit(self, layer: int) -> tuple[Costs, Costs]:
+    def _fit(self, layer: int) -> Mapping[str, Costs]:
         return fit_costs(self.model, layer, len(self.plan.kept[layer]), self._tokens)

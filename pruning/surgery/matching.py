@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from analysis.drain import with_steps
 from analysis.errors import CheckpointError, PlanError
 from analysis.model.moe_model import MoEModel
 from analysis.model.widths import expert_widths
@@ -26,7 +27,7 @@ from pruning.surgery.part_hashes import (
     Parts,
     keys_of,
 )
-from pruning.surgery.reading import shifted, with_steps
+from pruning.surgery.reading import shifted
 
 Ids = frozenset[int]
 

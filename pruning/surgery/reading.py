@@ -5,7 +5,6 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import closing
 from pathlib import Path
 from threading import Event, Lock
 from types import MappingProxyType
@@ -14,14 +13,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.drain import with_steps
 from analysis.errors import CheckpointError
 
 CHUNK_BYTES = 1 << 20
 _MAX_WORKERS = 4
 _POLL_SECONDS = 0.1
 Answer = TypeVar("Answer")
-Done = TypeVar("Done")
-Step = TypeVar("Step")
 
 
 class RangeFile:
@@ -158,20 +156,6 @@ def ask_shards(
         finally:
             stop.set()
     return {name: future.result() for name, future in futures.items()}
-
-
-def with_steps(
-    task: Generator[Done, None, Answer], step: Callable[[Done], Step]
-) -> Generator[Step, None, Answer]:
-    """A task that yields, for what it says of its work, what `step` makes of that."""
-    with closing(task):
-        while True:
-            try:
-                done = next(task)
-            except StopIteration as end:
-                answer: Answer = end.value
-                return answer
-            yield step(done)
 
 
 def shifted(task: Generator[int, None, Answer], before: int) -> Generator[int, None, Answer]:

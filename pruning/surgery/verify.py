@@ -9,6 +9,7 @@ from pathlib import Path
 
 from analysis.calibration.free import free_memory
 from analysis.checkpoint.opening import open_checkpoint
+from analysis.drain import with_steps
 from analysis.errors import ExportError, UnsupportedModelError, UserError, unknown_name
 from analysis.model.describing import describe_model
 from analysis.model.moe_model import MoEModel
@@ -20,7 +21,6 @@ from pruning.surgery.checks import Check
 from pruning.surgery.layer_memory import MEMORY_EXTRA, MEMORY_FACTOR, layer_memory
 from pruning.surgery.manifest import Manifest, read_manifest
 from pruning.surgery.one_pass import ContentChecks, check_contents
-from pruning.surgery.reading import with_steps
 from pruning.surgery.repair_checks import with_files
 from pruning.surgery.verify_costs import (
     CHECK_TOKENS,

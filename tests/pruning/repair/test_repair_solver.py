@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.drain import drain
-from pruning.repair import solver
+from pruning.repair import effort, solver
 from pruning.repair.effort import DAMPINGS
 from pruning.repair.expert_store import ExpertStore
-from pruning.repair.solver import Rows, System, fit_layer, gram_matrices, joined
+from pruning.repair.solver import Rows, Stage, System, fit_layer, gram_matrices, joined
 
 
 def rows_of(rng, tokens, experts, neurons, width, top_k):
@@ -27,7 +27,7 @@ def rows_of(rng, tokens, experts, neurons, width, top_k):
 
 
 def system_of(rows):
-    return System(rows, gram_matrices(rows, ExpertStore(), "gram"))
+    return System(rows, drain(gram_matrices(rows, ExpertStore(), "gram")))
 
 
 def fit(fitted, held):
@@ -66,9 +66,8 @@ def test_enough_iterations_give_the_dense_solution(sizes, damping):
     exact = np.linalg.solve(gram + penalty * np.eye(len(gram)), matrix.T @ rows.residual_TD.numpy())
     system = system_of(rows)
     assert system.scale == pytest.approx(np.trace(gram) / len(gram))
-    (change,) = system.solve(
-        [torch.arange(width)], [damping], system.inverses([0.1]), iterations=3 * len(gram)
-    )
+    inverses = drain(system.inverses([0.1]))
+    (change,) = system.solve([torch.arange(width)], [damping], inverses, iterations=3 * len(gram))
     np.testing.assert_allclose(change.reshape(-1, width).numpy(), exact, rtol=1e-6, atol=1e-8)
     added = rows.output(change).numpy()
     np.testing.assert_allclose(added, matrix @ exact, rtol=1e-6, atol=1e-8)
@@ -81,7 +80,8 @@ def test_rows_that_judge_are_cut_off_those_of_both():
         np.testing.assert_array_equal(dense(cut, 3), dense(part, 3))
         assert torch.equal(cut.residual_TD, part.residual_TD)
     kept = ExpertStore()
-    grams = gram_matrices(second, kept, "both", gram_matrices(first, kept, "first"))
+    others = drain(gram_matrices(first, kept, "first"))
+    grams = drain(gram_matrices(second, kept, "both", others))
     for found, wanted in zip(grams, system_of(split.every).grams, strict=True):
         torch.testing.assert_close(found, wanted)
 
@@ -92,9 +92,12 @@ def test_files_and_blocks_of_columns_give_the_same_bits(tmp_path, monkeypatch, a
     (fitted, _), (held, _) = planted(1, 90, width=11), planted(2, 30, width=11)
     whole = fit(fitted, held)
     kept = ExpertStore(tmp_path / "files")
-    shares, steps = [], fit_layer(joined(fitted, held), kept, at_once=at_once)
-    on_disk = drain(steps, shares.append)
-    assert shares == [first * at_once * 4 / 11 for first in range(-(-3 // at_once))]
+    stages, steps = [], fit_layer(joined(fitted, held), kept, at_once=at_once)
+    on_disk = drain(steps, stages.append)
+    by_expert, by_block = [1 / 3, 2 / 3, 1], {1: [4 / 11, 8 / 11, 1], 2: [8 / 11, 1]}
+    shares = [by_expert, by_expert, [1], by_expert, by_block.get(at_once, [1])]
+    pairs = zip(effort.CHOOSING + effort.FITTING, shares, strict=True)
+    assert stages == [Stage(name, share) for name, some in pairs for share in some]
     assert (on_disk.damping, on_disk.held_out) == (whole.damping, whole.held_out)
     for found, wanted in zip(on_disk.changes, whole.changes, strict=True):
         assert torch.equal(found, wanted)
@@ -130,7 +133,7 @@ def test_held_out_errors_are_those_of_a_solution_made_for_each_damping():
     assert result.damping == min(result.held_out, key=result.held_out.get)
     for damping, error in result.held_out.items():
         system = system_of(fitted)
-        inverses = system.inverses([damping])
+        inverses = drain(system.inverses([damping]))
         (change,) = system.solve([torch.arange(6)], [damping], inverses, iterations=40)
         exact = float((held.residual_TD - held.output(change)).square().sum()) / unchanged
         assert error == pytest.approx(exact, rel=0.02)
