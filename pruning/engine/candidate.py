@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from analysis.drain import with_steps
 from analysis.families.base import MoEFamily
 from analysis.numbers.arrays import FloatArray
 from analysis.progress import Progress
@@ -43,10 +44,11 @@ class MeasureSettings:
 
 def measure_hidden(
     full: FullSide, batch: SampleBatch, hidden_ND: Tensor, settings: MeasureSettings
-) -> dict[str, FloatArray]:
+) -> Generator[int, None, dict[str, FloatArray]]:
     """Position function -> (samples of the batch,) float64 sums over the scored positions.
 
-    `hidden_ND` (scored positions, width) are final hidden states of the candidate.
+    `hidden_ND` (scored positions, width) are final hidden states of the candidate. Yields how many
+    positions are measured.
     """
     names, rows = settings.functions, full.head.rows
     targets_N = torch.from_numpy(batch.targets)
@@ -55,15 +57,16 @@ def measure_hidden(
     uniforms = [np.random.default_rng([settings.seed, n]).random(count) for n, count in counts]
     uniforms_N = torch.from_numpy(np.concatenate(uniforms))
     sums: defaultdict[str, list[Tensor]] = defaultdict(list)
-    with torch.no_grad():
-        for start in range(0, len(hidden_ND), rows):
-            part = slice(start, start + rows)
+    for start in range(0, len(hidden_ND), rows):
+        part = slice(start, start + rows)
+        with torch.no_grad():
             candidate_NV = log_probabilities(full.head(hidden_ND[part]))
             full_NV = full.log_probabilities(batch, start)
             others = (tensor[part].to(full_NV.device) for tensor in (targets_N, uniforms_N))
             at = Positions(full_NV, candidate_NV, *others)
             for name in names:
                 sums[name].append(POSITION_FUNCTIONS[name](at).cpu())
+        yield min(start + rows, len(hidden_ND))
     starts = np.cumsum(batch.counts) - batch.counts
     return {name: np.add.reduceat(torch.cat(parts).numpy(), starts) for name, parts in sums.items()}
 
@@ -91,13 +94,19 @@ def measure_candidate(
     Processes that share the samples get the same result.
     """
     samples, done = full.samples, 0
+    total = sum(int(batch.counts.sum()) for batch in samples.batches())
+
+    def reached(measured: int) -> Progress:
+        return Progress(EVALUATING, done + measured, total, "tokens")
+
     parts: list[dict[str, FloatArray]] = []
     with samples.processes.together():
         for batch in samples.batches():
-            yield Progress(EVALUATING, done, len(samples), "samples")
-            parts.append(measure_hidden(full, batch, hidden_of(batch), settings))
-            done += len(batch.samples)
-    yield Progress(EVALUATING, done, len(samples), "samples")
+            yield reached(0)
+            measuring = measure_hidden(full, batch, hidden_of(batch), settings)
+            parts.append((yield from with_steps(measuring, reached)))
+            done += int(batch.counts.sum())
+    yield reached(0)
     local_sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     all_sums = samples.gather(local_sums)
     sums = {name: samples.sums_of(values) for name, values in all_sums.items()}

@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from analysis.model.layer_costs import LayerCosts, layer_costs, logits_cost
+from analysis.model.layer_costs import ENDS, LayerCosts, layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
 from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts, Progress, cost
 from pruning.engine.answering import ANSWERING, ORIGINAL
@@ -67,7 +67,7 @@ class EvaluationParts:
                 parts[_plan(corpus, plan)] = candidates[corpus, plan].whole.total
         first: dict[str, Costs] = {LOADING: {"read": costs.reading(*costs.num_bytes)}}
         if stream_layers:
-            first = {_LAYERS: {"read": costs.reading(*trunk), "multiply": passes}}
+            first = {_LAYERS: {"read": costs.reading(*trunk, ENDS), "multiply": passes}}
         return cls(Parts(first | parts), candidates)
 
     def loading(self, num_evaluations: int) -> Steps[None]:

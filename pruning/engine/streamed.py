@@ -44,7 +44,7 @@ from analysis.files.home import from_home
 from analysis.files.json_text import parse_json
 from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress, Tally
+from analysis.progress import Progress, Tally, added, cost
 from pruning.engine.candidate import candidate_of
 from pruning.engine.changed_weights import ChangedWeights
 from pruning.engine.full_side import OutputHead, final_hidden
@@ -117,7 +117,7 @@ class Pass:
         return [batch.tokens for samples in self.corpora for batch in samples.batches()]
 
     def run(self, *, on_disk: bool) -> Generator[Progress, None, list[Branch]]:
-        """Run all plans through all layers; resumes after the last saved layer."""
+        """Run all plans through all layers, and load the head; resumes after a saved layer."""
         layers = len(self.skeleton.layers)
         done, branches = self._resume()
         tally = self._tally(done)
@@ -139,6 +139,10 @@ class Pass:
                 write_durably(self.folder / _STATE, json.dumps({"layers": layer + 1}).encode())
                 self.hidden.clear(but=layer + 1)
                 saved_at = time.monotonic()
+        self.skeleton.load(HEAD)
+        self.skeleton.load(OUTPUT)
+        tally.add("read", self._head)
+        yield self._progress(tally, layers, 0, 1)
         return branches
 
     def layers(self, plan: int) -> int:
@@ -184,7 +188,7 @@ class Pass:
         return cuts
 
     def _tally(self, done: int) -> Tally:
-        """The work of all layers, of which an earlier run did some."""
+        """The work of all layers, of which an earlier run did some, and of loading the head."""
         layers = range(len(self.skeleton.layers))
         twice = layers_in_blocks(self.model, self.at_once)
         total, before = (
@@ -197,7 +201,16 @@ class Pass:
             }
             for some in (layers, layers[:done])
         )
-        return Tally(total, before)
+        memory = self.skeleton.memory_to_take(
+            layer for layer in layers[done:] if layer not in twice
+        )
+        more = {"read": self._head, "allocate": cost("allocate", memory)}
+        return Tally(added(total, more), before)
+
+    @property
+    def _head(self) -> float:
+        """Cost of reading what runs after the layers."""
+        return cost("read", sum(map(self.skeleton.stored_bytes, (HEAD, OUTPUT))))
 
     def _running(self, tokens: int, layer: int, twice: Collection[int]) -> float:
         """Cost of a layer; in layers `twice` what surrounds experts runs twice."""
@@ -226,6 +239,9 @@ class Pass:
             paused = PausedPlans(experts, blocks, states, device)
             yield from self._experts_in_blocks(layer, children, paused, tally)
         else:
+            for nbytes in self.skeleton.take_memory(layer):
+                tally.add("allocate", cost("allocate", nbytes))
+                yield self._progress(tally, layer, 0, 1)
             self.skeleton.load(layer)
             tally.add("read", self.costs.reading(layer))
         count = len(self._batches)
@@ -463,6 +479,4 @@ def run_plans(
     costs = layer_costs(model)
     through = Pass(model, distinct, tuple(corpora), hidden, skeleton, folder, costs, at_once)
     branches = yield from through.run(on_disk=on_disk)
-    skeleton.load(HEAD)
-    skeleton.load(OUTPUT)
     return Ends(through, branches, states)

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from analysis.calibration.loading import CalibrationSettings, load_model, resolve_dtype
 from analysis.calibration.memory import check_fits
 from analysis.corpora.sequences import TokenSequences
+from analysis.drain import drain
 from analysis.families.base import MoEFamily
 from analysis.model.forwards import decoder_layers, other_forwards, tensors_in
 from analysis.model.moe_model import MoEModel
@@ -191,7 +192,7 @@ class MaskedRuns:
         with masked(subject.loaded, subject.family, self._plan[1]):
             done = run_from(subject.loaded, self._layers, batch, first, entry_BTD)
         self._kept.keep(removed, number, done)
-        sums = measure_hidden(subject.full, batch, done.hidden_ND, self._settings)
+        sums = drain(measure_hidden(subject.full, batch, done.hidden_ND, self._settings))
         return with_counts(sums, batch), done.layers
 
     def run_base(self, base: Removed, number: int) -> int:
@@ -271,8 +272,10 @@ class StreamedRuns:
             for removed, plan in plans.items():
                 yield Progress(_COMPARING, len(by_candidate), len(plans), "plans")
                 by_candidate[removed] = [
-                    measure_hidden(
-                        full, batch, ends.hidden(self.samples, plan, batch), self.settings
+                    drain(
+                        measure_hidden(
+                            full, batch, ends.hidden(self.samples, plan, batch), self.settings
+                        )
                     )
                     for batch in self.samples.batches()
                 ]

@@ -22,6 +22,7 @@ from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.shares import HIDDEN, LayerWork, Share, load_share
 from analysis.calibration.skeleton import HEAD, OUTPUT
 from analysis.corpora.sequences import TokenSequences
+from analysis.drain import drain
 from analysis.families.base import MoEFamily
 from analysis.model.forwards import Forward, other_forwards
 from analysis.model.moe_model import MoEModel
@@ -171,7 +172,8 @@ class SharedRuns:
             done, leaving = self._through(plan, batch, (first, entry_BTD), message)
             self._kept.keep(removed, number, done)
             if is_measured and self._full:
-                measured = measure_hidden(self._full, batch, done.hidden_ND, self._settings)
+                measuring = measure_hidden(self._full, batch, done.hidden_ND, self._settings)
+                measured = drain(measuring)
                 sums.append({name: torch.from_numpy(sum_) for name, sum_ in measured.items()})
             return {_AT: at, **leaving}
 
