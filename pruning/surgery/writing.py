@@ -28,6 +28,7 @@ from pruning.surgery.shards import PlannedShard
 
 _BUFFER_BYTES = 1 << 22
 _FLUSH_BYTES = 1 << 25  # start flushing after so many bytes, so that little is left at the end
+_AHEAD_BYTES = 1 << 28  # copied and not flushed, at most: what the disk has is what is done
 _MAX_WORKERS = 4
 _SHARDS_PER_WORKER = 2  # one is copied, one waits for the disk
 _POLL_SECONDS = 0.1
@@ -43,6 +44,10 @@ _CANNOT_SHARE = {errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EO
 _CANNOT_SHARE |= {errno.EPERM, errno.ETXTBSY}
 
 
+# The SHA-256 of a shard, and a flush that may still run.
+_Copied = tuple[str, Future[None] | None]
+
+
 class _Cancelled(Exception):
     """The export was stopped; only worker threads see this."""
 
@@ -55,7 +60,7 @@ class _Work:
     hash_aside: bool  # only useful with spare cores
     syncers: ThreadPoolExecutor  # threads that wait for the disk
     places: BoundedSemaphore  # of shards that are copied or wait for the disk
-    # Keys are set at the start and each thread updates its own: no lock.
+    # That are on the disk. Keys are set at the start, and one thread at a time updates its own.
     bytes_by_shard: dict[str, int]
     stop: Event = field(default_factory=Event)
 
@@ -128,7 +133,7 @@ def _blocks_of(planned: PlannedShard, folder: Path) -> Iterator[tuple[int, str, 
                 yield source.fileno(), reading.source, block
 
 
-def _copy(planned: PlannedShard, target: int, work: _Work) -> tuple[str, Future[None] | None]:
+def _copy(planned: PlannedShard, target: int, work: _Work) -> _Copied:
     """Write one shard to an open file; its SHA-256, and a flush that may still run."""
     sha = hashlib.sha256(planned.prefix)
     _write_all(target, memoryview(planned.prefix))
@@ -136,7 +141,7 @@ def _copy(planned: PlannedShard, target: int, work: _Work) -> tuple[str, Future[
     buffers = [memoryview(bytearray(min(_BUFFER_BYTES, planned.nbytes))) for _ in range(count)]
     hashing: Future[None] | None = None
     flushing: Future[None] | None = None
-    unflushed = 0
+    copied, unflushed = len(planned.prefix), 0
     for number, (source, name, block) in enumerate(_blocks_of(planned, work.source)):
         if work.stop.is_set():
             raise _Cancelled
@@ -153,14 +158,22 @@ def _copy(planned: PlannedShard, target: int, work: _Work) -> tuple[str, Future[
         else:
             sha.update(content)
         _append(source, target, block, content)
-        work.bytes_by_shard[planned.name] += len(content)
+        copied += len(content)
         unflushed += len(content)
+        if flushing and unflushed >= _AHEAD_BYTES:
+            flushing.result()
         if unflushed >= _FLUSH_BYTES and (flushing is None or flushing.done()):
-            flushing = work.syncers.submit(_flush, target)
+            flushing = work.syncers.submit(_flush_so_far, target, planned.name, copied, work)
             unflushed = 0
     if hashing:
         hashing.result()
     return sha.hexdigest(), flushing
+
+
+def _flush_so_far(target: int, name: str, copied: int, work: _Work) -> None:
+    """Flush an open file, of which so many bytes are copied."""
+    _flush(target)
+    work.bytes_by_shard[name] = copied
 
 
 @contextmanager
@@ -180,22 +193,24 @@ def _write_shard(planned: PlannedShard, work: _Work) -> Future[ShardRecord]:
         work.places.acquire()
         stack.callback(work.places.release)
         target = stack.enter_context((work.target / planned.name).open("xb", buffering=0))
-        digest, flushing = _copy(planned, target.fileno(), work)
+        copied = _copy(planned, target.fileno(), work)
         taken = stack.pop_all()
-    return work.syncers.submit(_synced, planned, digest, target.fileno(), flushing, taken)
+    return work.syncers.submit(_synced, planned, copied, target.fileno(), taken, work)
 
 
 def _synced(
     planned: PlannedShard,
-    digest: str,
+    copied: _Copied,
     target: int,
-    flushing: Future[None] | None,
     taken: ExitStack,  # its file and its place
+    work: _Work,
 ) -> ShardRecord:
+    digest, flushing = copied
     with _naming(planned.name), taken:
         if flushing:
             flushing.result()  # an error is reported once only
         os.fsync(target)
+        work.bytes_by_shard[planned.name] = planned.nbytes
     return ShardRecord(
         name=planned.name,
         bytes=planned.nbytes,

@@ -125,6 +125,33 @@ def test_flushing_begins_while_bytes_are_written(source, target, monkeypatch):
     assert sizes[0] >= 1000
 
 
+def test_what_is_done_is_on_the_disk_and_little_is_copied_ahead_of_it(source, target, monkeypatch):
+    """With flushes of 1,000 bytes and 2,000 ahead: of the file at most 2,000 and a buffer more."""
+    monkeypatch.setattr(writing, "_BUFFER_BYTES", 100)
+    monkeypatch.setattr(writing, "_FLUSH_BYTES", 1000)
+    monkeypatch.setattr(writing, "_AHEAD_BYTES", 2000)
+    monkeypatch.setattr(writing, "_POLL_SECONDS", 0.001)
+    ahead, flushed = [], [0]
+
+    def flush(_):
+        begun = (target / "a").stat().st_size
+        time.sleep(0.02)  # a slow disk
+        ahead.append((target / "a").stat().st_size - begun)
+        flushed.append(begun)
+
+    monkeypatch.setattr(writing, "_flush", flush)
+    shard = shard_of(source, "a", [Span(0, 5000)])
+    steps = []
+
+    def look(step):
+        assert step.done <= flushed[-1] or (target / "a").stat().st_size == shard.nbytes
+        steps.append(step)
+
+    drain(write_shards([shard], source.parent, target), look)
+    assert max(ahead) <= 2000 + 100
+    assert steps[-1].done == shard.nbytes
+
+
 def test_the_next_shard_is_written_while_one_waits_for_the_disk(source, target, monkeypatch):
     monkeypatch.setattr(writing.os, "cpu_count", lambda: 1)  # one thread copies
     shards = [shard_of(source, name, [Span(0, 5000)]) for name in ("a", "b")]
