@@ -18,6 +18,7 @@ CHECK_TOKENS: Final = 128  # that a verification runs unless it is told
 _ITEM_BYTES: Final = {"float32": 4, "float64": 8}  # of a weight in memory, by dtype; of others 2
 _STORED: Final = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16"}
 _ROW_TOKENS: Final = 32
+_FEWEST_ROWS: Final = 32  # of an expert; fewer take as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +143,28 @@ class RunCosts:
 
     def running(self, *layers: int) -> Costs:
         """Of the tokens through some layers."""
-        return self._products(sum(self.layers.active.get(layer, 0) for layer in layers))
+        return self._products(sum(map(self._weights, layers)))
+
+    def _weights(self, layer: int) -> float:
+        """Weights of a layer that a token is multiplied with.
+
+        Of experts more where they see few tokens: their weights are read from memory all the same.
+        """
+        active, around = (of.get(layer, 0) for of in (self.layers.active, self.layers.around))
+        rows = self.tokens * self._shares.get(layer, 1.0)
+        return around + (active - around) * max(1.0, _FEWEST_ROWS / rows)
+
+    @property
+    def _shares(self) -> dict[int, float]:
+        """By layer, the share of tokens that an expert sees."""
+        return {layer.index: layer.top_k / layer.num_experts for layer in self.model.layers}
 
     @property
     def logits(self) -> Costs:
         """Of the tokens' logits."""
         return self._products(output_weights(self.model))
 
-    def _products(self, weights: int) -> Costs:
+    def _products(self, weights: float) -> Costs:
         kind = "multiply float32" if self.computed else "multiply"
         times = 2 if self.computed == "float64" else 1
         return {kind: cost(kind, times * self.tokens * weights)}
