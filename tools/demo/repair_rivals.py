@@ -24,7 +24,8 @@ from analysis.model.routing import find_block
 from analysis.progress import Progress
 from pruning.engine.masking import masked
 from pruning.plan.plan import PruningPlan, keep_all
-from pruning.repair.batches import PlacedBatch
+from pruning.repair.batches import PlacedBatch, Places
+from pruning.repair.expert_store import ExpertStore
 from pruning.repair.rows import Collector, experts_observed
 from pruning.repair.solver import fit_layer
 
@@ -180,7 +181,8 @@ def unexplained(model: LoadedModel) -> Generator[Progress, None, dict[int, list[
     The squared error of the routed output on the held-out rows, after the best change of all other
     experts' down projections: the criterion that a repair suggests.
     """
-    whole = keep_all(model.source)
+    whole, store = keep_all(model.source), ExpertStore()
+    places = Places.of(model.batches, model.loaded.device)
     errors: dict[int, list[float]] = {}
     for layer in model.source.layers:
         experts = model.experts(layer.index)
@@ -189,22 +191,24 @@ def unexplained(model: LoadedModel) -> Generator[Progress, None, dict[int, list[
             wrap_forward(experts, listening(full.append), restore)
             batches = list(model.run())
         errors[layer.index] = []
+        down: Tensor = experts.get_parameter("down_proj").detach()
         for expert in range(layer.num_experts):
             yield Progress(f"layer {layer.index}", expert, layer.num_experts, "experts")
             kept = tuple(index for index in range(layer.num_experts) if index != expert)
             plan = PruningPlan(whole.model, {layer.index: kept})
-            collector, outputs = Collector(dict.fromkeys(kept)), list[Tensor]()
+            collector = Collector(dict.fromkeys(kept), places, down[:0])
+            outputs: list[Tensor] = []
             for number, batch in enumerate(batches):
-                collector.begin(batch.counted_T, batch.held_T)
+                observe = collector.observer(number, store)
                 with ExitStack() as restore, torch.no_grad():
-                    restore.enter_context(experts_observed(experts, collector.observe))
+                    restore.enter_context(experts_observed(experts, observe))
                     wrap_forward(experts, listening(outputs.append), restore)
                     restore.enter_context(masked(model.loaded, model.source.family, plan))
                     run_trunk(model.loaded, batch.tokens)
-                collector.end(full[number] - outputs[number])
-            down: Tensor = experts.get_parameter("down_proj").detach()
-            fitted, held = collector.rows(down)
-            squares = float(held.residual_TD.double().square().sum())
-            result = drain(fit_layer(fitted, held))
+                collector.end(number, full[number] - outputs[number])
+            rows = collector.rows(store)
+            squares = float(rows.held.residual_TD.double().square().sum())
+            result = drain(fit_layer(rows, store))
+            store.clear()
             errors[layer.index].append(squares * min(1.0, *result.held_out.values()))
     return errors
