@@ -130,9 +130,11 @@ class _InParts:
 
     def _end(self) -> Generator[Costs, None, None]:
         after_layers = self._relay.after_layers(self._hidden_BTD)
-        with self._loaded(HEAD), self._loaded(OUTPUT), after_layers:
-            logits = logits_of(self._skeleton.model, self._ids)
-        yield added(added(self._read(HEAD), self._read(OUTPUT)), self._costs.logits)
+        with self._loaded(HEAD), self._loaded(OUTPUT):
+            yield added(self._read(HEAD), self._read(OUTPUT))
+            with after_layers:
+                logits = logits_of(self._skeleton.model, self._ids)
+        yield self._costs.logits
         # Small tensors take the heap's memory.
         yield self._costs.taking(max(0, self._costs.stacks - self._taken))
         self.outcome = Run(logits, self._keys())
@@ -168,7 +170,7 @@ class _InParts:
         """A layer as the plan has it; its experts in blocks where it is too large."""
         skeleton, at_once = self._skeleton, self._costs.at_once
         run = partial(self._relay.layer, layer, self._batch, self._hidden_BTD)
-        costs = added(self._read(layer), self._costs.running(layer))
+        reading, running = self._read(layer), self._costs.running(layer)
         experts = skeleton.experts(layer) if at_once else None
         blocks = blocks_of(experts, at_once) if experts is not None else []
         if experts is None or len(blocks) < 2:
@@ -176,9 +178,11 @@ class _InParts:
                 for nbytes in skeleton.take_memory(layer):
                     self._taken += nbytes
                     yield self._costs.taking(nbytes)
-            with self._loaded(layer), torch.no_grad(), self._planned(layer):
-                self._hidden_BTD = run()
-            yield costs
+            with self._loaded(layer):
+                yield reading
+                with torch.no_grad(), self._planned(layer):
+                    self._hidden_BTD = run()
+            yield running
             return
         states = ForwardStates(HiddenStates(Path(), on_disk=False))
         with self._loaded(layer, experts=False):
@@ -190,8 +194,9 @@ class _InParts:
                 with _loading():
                     skeleton.load_experts(layer, block)
                 self._prepare(layer)
+                yield scaled(reading, 1 / len(blocks))
                 paused.add(_ONLY, self._planned(layer))
-                yield scaled(costs, 1 / len(blocks))
+                yield scaled(running, 1 / len(blocks))
             skeleton.drop_experts(layer)
             with torch.no_grad(), self._planned(layer):
                 self._hidden_BTD = paused.finish(_ONLY, run)

@@ -17,8 +17,9 @@ from pruning.tasks import Steps
 _PRODUCTS: Final = {"multiply": "", "observe": "", "run repaired": ""} | dict.fromkeys(
     ("multiply float32", "fit"), "float32"
 )
-_LOADED: Final = {"read": "", "read float32": "float32"}  # bytes that become weights
-_LOADING: Final = 0.75  # of this speed, what loading reaches, which also stacks experts
+# Bytes that become weights -> their dtype, and what loading reaches of this speed, which also
+# stacks experts.
+_LOADED: Final = {"read": ("", 0.75), "read float32": ("float32", 0.6)}
 # A model, its dtype and its device.
 Way = tuple[MoEModel, str, str]
 # Seconds of work from which on a second for its time left is well spent.
@@ -69,9 +70,9 @@ def _of_bytes(missing: Set[str], model: MoEModel, dtype: str) -> dict[str, float
         if "check" in missing:  # the source's bytes are read and compared too
             rates["check"] = (hashing + loading("auto")) * RATES["check"]
         for kind in missing & _LOADED.keys():
+            own, share = _LOADED[kind]
             # What is read to be compared states its new memory.
-            seconds = loading(_LOADED[kind] or dtype, anew=not _LOADED[kind]) / _LOADING
-            rates[kind] = max(disk, seconds) * RATES[kind]
+            rates[kind] = max(disk, loading(own or dtype, anew=not own) / share) * RATES[kind]
     return rates
 
 

@@ -30,7 +30,7 @@ from analysis.checkpoint.index import INDEX_NAME
 from analysis.drain import drain
 from analysis.errors import ExportError, UnsupportedModelError
 from analysis.model.opening import load_model_index
-from analysis.progress import added
+from analysis.progress import added, cost
 from builders import edit_json
 from builders.fp8 import write_fp8_pair
 from builders.repairs import repaired, token_sequences
@@ -174,6 +174,18 @@ def test_what_cannot_be_loaded_keeps_no_other_model_from_its_end(tmp_path):
     failed, ran = drain(run_in_step([ForwardPass(other), ForwardPass(model)], ids))
     assert isinstance(failed, DoesNotLoad)
     assert torch.equal(ran.logits, drain(run_whole(ForwardPass(model), ids)).logits)
+
+
+@pytest.mark.parametrize(("tokens", "times"), [(7, 16.0), (56, 2.0), (112, 1.0), (448, 1.0)])
+def test_experts_that_see_few_tokens_cost_as_those_that_see_32(checkpoint, tokens, times):
+    """2 of 7 experts per token: of 7 tokens an expert sees 2, of 56 it sees 16."""
+    model = load_model_index(str(checkpoint("olmoe").path))
+    costs = run_costs(model, tokens)
+    assert {layer.top_k / layer.num_experts for layer in model.layers} == {2 / 7}
+    around, active = (of[1] for of in (costs.layers.around, costs.layers.active))
+    assert 0 < around < active
+    wanted = cost("multiply", tokens * (around + times * (active - around)))
+    assert costs.running(1) == {"multiply": pytest.approx(wanted)}
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system keeps its own pages")
