@@ -44,6 +44,7 @@ class Pace:
         self._started = self._counted = clock()
         self._phase: tuple[str, str] | None = ("", "")  # None while steps state their whole
         self._whole: Whole | None = None
+        self._starting = ""  # the phase of the last step before any work was done
         self._earlier, self._last = NOTHING, NOTHING
         # By kind, in this run: what is done; and seconds and the work that took them, late ones
         # weighing more.
@@ -63,11 +64,11 @@ class Pace:
         """Learn from a step."""
         with self._lock:
             if step.whole is not None and any(step.whole.total.values()):
-                self._take_whole(step.whole)
+                self._take_whole(step.whole, step.phase)
             elif self._phase is not None or (self.fraction or 0.0) > _ALL:
                 self._take_phase(step, (step.phase, step.at))
 
-    def _take_whole(self, whole: Whole) -> None:
+    def _take_whole(self, whole: Whole, phase: str) -> None:
         if self._phase is not None:
             self._forget()  # what came before was no part of the whole
             self._phase = None
@@ -78,6 +79,9 @@ class Pace:
             # Another task follows, which nobody stated.
             self._earlier += replace(self._last, total=self._last.done)
             least = 0.0
+        if not self._took and phase != self._starting:
+            # Another phase before any work is done: the one before was the start of the run.
+            self._starting, self._counted = phase, self._clock()
         self._last = whole
         self._whole = self._earlier + whole
         self.fraction = max(least, self._whole.fraction)
@@ -111,8 +115,6 @@ class Pace:
             if (more := done - whole.before.get(kind, 0.0) - self._done[kind]) > 0
         }
         if not gained:
-            if not self._took:  # the start of a run is no part of its work
-                self._counted = now
             return
         expected = {kind: more * self._rate(kind) for kind, more in gained.items()}
         took, weight = now - self._counted, sum(expected.values())

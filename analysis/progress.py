@@ -45,11 +45,11 @@ RATES: Final[Mapping[str, float]] = {
 }
 
 
-# Kinds that say nothing of others: those of a repair, whose speed depends on the sizes of matrices,
-# and what a disk writes.
-_APART: Final = frozenset({"observe", "run repaired", "fit", "invert", "write"})
-# Kinds that threads work on, or that are over before others begin: how fast they are in a run says
-# nothing of other kinds in it.
+# Kinds whose rates known of a machine say nothing of others: those of a repair, whose speed depends
+# on the sizes of matrices, what a disk writes, and what is neither bytes nor products.
+_APART: Final = frozenset({"observe", "run repaired", "fit", "invert", "write", "compile", "open"})
+# Kinds whose rates in a run say nothing of others in it: threads work on them, or they are over
+# before others begin.
 ALONE: Final = frozenset({"hash", "check", "write", "compile", "allocate", "open"})
 # Kinds of work whose amounts are bytes that are read.
 READING: Final = ("read", "read float32", "hash", "sum", "check")

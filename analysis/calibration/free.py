@@ -55,11 +55,12 @@ def _left_in_groups(groups: Path, own_group: Path) -> Iterator[int]:
         for group in (inner, *(above for above in inner.parents if above.is_relative_to(groups))):
             limit = group / "memory.max"
             if limit.is_file() and (most := limit.read_text().strip()) != "max":
-                # Cached files count as used, but can be dropped at any time.
+                # Cached files count as used, but can be dropped at any time, those read twice too.
                 used_bytes = int((group / "memory.current").read_text())
-                counts = (group / "memory.stat").read_text().splitlines()
-                cached = dict(line.split() for line in counts).get("inactive_file", 0)
-                yield max(0, int(most) - used_bytes + int(cached))
+                lines = (group / "memory.stat").read_text().splitlines()
+                counts = dict(line.split() for line in lines)
+                cached = sum(int(counts.get(f"{how}_file", 0)) for how in ("active", "inactive"))
+                yield max(0, int(most) - used_bytes + cached)
 
 
 def give_back_memory() -> None:

@@ -48,7 +48,9 @@ EMBEDDINGS = -1  # what runs before the first layer
 HEAD = -2  # what runs after the last layer: its norm, and all else
 OUTPUT = -3  # the output embeddings, which only logits need
 
-_CACHED = 0.5  # of the memory that is free: more of it would have to be cleared for weights
+# Of the memory that is free, for the cached pages of a model: more of it would have to be cleared
+# for weights, and a verification has two models.
+_CACHED = 0.4
 _PLAIN = frozenset(loading.DTYPES.values())
 _TORCH_TYPES: dict[str, torch.dtype] = {**str_to_torch_dtype, "F8_E8M0": torch.float8_e8m0fnu}
 
@@ -60,7 +62,7 @@ class StoredTensor:
     folder: Path
     entry: TensorEntry
     memory: WeightMemory = field(default_factory=WeightMemory)  # that it is read into
-    is_read_again: bool = False  # soon, so that the system keeps its pages
+    stays_cached: bool = False  # by the system, as it is read again soon
 
     def __getitem__(self, index: EllipsisType) -> Tensor:
         entry = self.entry
@@ -103,7 +105,7 @@ class StoredTensor:
                 if not count:
                     raise CheckpointError(f"{self.entry.shard} became shorter while it was read.")
                 filled += count
-            if hasattr(os, "posix_fadvise") and not self.is_read_again:
+            if hasattr(os, "posix_fadvise") and not self.stays_cached:
                 # Cached pages of what is read once would evict what is needed again.
                 os.posix_fadvise(
                     file.fileno(), self.entry.start, self.entry.nbytes, os.POSIX_FADV_DONTNEED
@@ -137,8 +139,8 @@ class Skeleton:
     """The model on the meta device; `load` fills one layer, `drop` empties it.
 
     The experts of a layer may also be loaded apart from the rest, some at a time. Models that load
-    a layer in turn may share `memory`; what one of them reads, another may read again. So may the
-    next command, of a model that the system can keep beside what runs.
+    a layer in turn may share `memory`. What is read leaves the system's cache, unless another of
+    them reads it again, or a later command may: all of a model stays that is small enough.
     """
 
     def __init__(
@@ -192,7 +194,7 @@ class Skeleton:
         self._output = paths.get(self.model.get_output_embeddings())
         self._name = described.name
         self._memory, self._is_shared = memory or WeightMemory(), memory is not None
-        self._is_read_again = is_read_again or _fits_in_cache(described)
+        self._stays_cached = is_read_again or _fits_in_cache(described)
         self.unexpected: set[str] = set()  # names in loaded parts that the model has no place for
         self._tensors: defaultdict[int, _Tensors] = defaultdict(lambda: _Tensors({}, {}))
         # By layer: parameters that hold an entry of each expert -> the shape with all of them.
@@ -204,12 +206,15 @@ class Skeleton:
 
         `load` would, but says nothing meanwhile. Yields the bytes taken since it last did.
         """
-        tensors = self._tensors[layer]
-        self._memory.expect(self._sizes(tensors))
-        yield from self._memory.take(self._stack_bytes(tensors).values())
+        if self.device.type == "cpu":  # else it is given back as soon as the device has them
+            tensors = self._tensors[layer]
+            self._memory.expect(self._sizes(tensors))
+            yield from self._memory.take(self._stack_bytes(tensors).values())
 
     def memory_to_take(self, layers: Iterable[int]) -> int:
         """Bytes that `take_memory` takes for these layers, one after the other."""
+        if self.device.type != "cpu":
+            return 0
         return bytes_to_take(self._stack_bytes(self._tensors[layer]).values() for layer in layers)
 
     def load(self, layer: int, *, experts: bool = True) -> None:
@@ -451,7 +456,7 @@ class Skeleton:
             )
             layer = self._part_of(target)
             entry = checkpoint.tensors[name]
-            stored = StoredTensor(checkpoint.path, entry, self._memory, self._is_read_again)
+            stored = StoredTensor(checkpoint.path, entry, self._memory, self._stays_cached)
             plain = target in targets and stored.dtype in _PLAIN
             if pattern in stacking and plain and targets[target].dtype in _PLAIN:
                 # Parts in the order in which they are joined, whatever their order on disk.

@@ -5,14 +5,14 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from analysis.drain import with_steps
+from analysis.drain import drain, with_steps
 from analysis.families.base import MoEFamily
 from analysis.numbers.arrays import FloatArray
 from analysis.progress import Progress
@@ -87,11 +87,16 @@ def run_candidate(
 
 
 def measure_candidate(
-    full: FullSide, settings: MeasureSettings, hidden_of: Callable[[SampleBatch], Tensor]
+    full: FullSide,
+    settings: MeasureSettings,
+    hidden_of: Callable[[SampleBatch], Tensor],
+    *,
+    has_run: bool = False,
 ) -> Generator[Progress, None, Evaluation]:
     """Evaluate a candidate by its final hidden states of each batch; its head is that of `full`.
 
-    Processes that share the samples get the same result.
+    Where it `has_run`, its head is all the work, which is told by chunks of logits; else by
+    batches. Processes that share the samples get the same result.
     """
     samples, done = full.samples, 0
     total = sum(int(batch.counts.sum()) for batch in samples.batches())
@@ -104,7 +109,10 @@ def measure_candidate(
         for batch in samples.batches():
             yield reached(0)
             measuring = measure_hidden(full, batch, hidden_of(batch), settings)
-            parts.append((yield from with_steps(measuring, reached)))
+            if has_run:
+                parts.append((yield from with_steps(measuring, reached)))
+            else:
+                parts.append(drain(measuring))
             done += int(batch.counts.sum())
     yield reached(0)
     local_sums = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -121,6 +129,7 @@ class MaskedCandidates:
     model: PreTrainedModel
     family: MoEFamily
     changed: ChangedWeights = field(default_factory=ChangedWeights)
+    has_run: ClassVar[bool] = False
 
     @property
     def head(self) -> OutputHead:

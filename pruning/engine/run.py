@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, compress
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 import transformers
@@ -83,6 +83,8 @@ def _lacks_answers(record: EvaluationRecord, questions: Questions | None) -> boo
 
 class Candidates(Protocol):
     """The original model and plans of it, by their final hidden states."""
+
+    has_run: ClassVar[bool]  # whether these are there before they are asked for
 
     @property
     def model(self) -> PreTrainedModel:
@@ -431,7 +433,7 @@ def _evaluate(
     at_positions = tuple(name for name in missing if name not in DECODED) or ("esap",)
     settings = MeasureSettings(at_positions, seed)
     hidden_of = partial(candidates.hidden, side.samples, plan)
-    result = yield from measure_candidate(side, settings, hidden_of)
+    result = yield from measure_candidate(side, settings, hidden_of, has_run=candidates.has_run)
     model = candidates.model
     if ACCEPTANCE in missing:
         sums = yield from run_acceptance(model, family, plan, side.samples, Decoding(seed=seed))

@@ -7,7 +7,7 @@ others run the same passes in the same order, without waiting for what it measur
 import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -43,6 +43,7 @@ class SharedCandidates:
     passes: Sequence[RunOver]
     changed: ChangedWeights = field(default_factory=ChangedWeights)
     _plans: dict[str, PruningPlan] = field(default_factory=dict)
+    has_run: ClassVar[bool] = False
 
     @property
     def model(self) -> PreTrainedModel:

@@ -10,10 +10,10 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 from filelock import FileLock, Timeout
@@ -142,7 +142,7 @@ class Pass:
         self.skeleton.load(HEAD)
         self.skeleton.load(OUTPUT)
         tally.add("read", self._head)
-        yield self._progress(tally, layers, 0, 1)
+        yield replace(self._progress(tally, layers - 1, 1, 1), at="")
         return branches
 
     def layers(self, plan: int) -> int:
@@ -209,8 +209,9 @@ class Pass:
 
     @property
     def _head(self) -> float:
-        """Cost of reading what runs after the layers."""
-        return cost("read", sum(map(self.skeleton.stored_bytes, (HEAD, OUTPUT))))
+        """Cost of reading what runs after the layers; tied embeddings are read again."""
+        output = self.skeleton.stored_bytes(OUTPUT) or self.skeleton.stored_bytes(EMBEDDINGS)
+        return cost("read", self.skeleton.stored_bytes(HEAD) + output)
 
     def _running(self, tokens: int, layer: int, twice: Collection[int]) -> float:
         """Cost of a layer; in layers `twice` what surrounds experts runs twice."""
@@ -329,6 +330,7 @@ class Ends:
     through: Pass
     branches: Sequence[Branch]
     states: Path  # folder of the hidden states, if they are on disk
+    has_run: ClassVar[bool] = True
 
     @property
     def model(self) -> PreTrainedModel:

@@ -58,7 +58,7 @@ def repair_seconds(
 
 
 def fit_costs(model: MoEModel, layer: int, kept: int, tokens: int) -> Mapping[str, Costs]:
-    """What the stages of the fit of a layer cost that keeps so many experts, see `effort`."""
+    """What each stage of the fit of a layer costs that keeps so many experts, see `effort`."""
     width = max(computed_widths(model)[layer])
     top_k = next(found.top_k for found in model.layers if found.index == layer)
     rows = tokens * min(top_k, kept)

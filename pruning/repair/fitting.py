@@ -51,6 +51,11 @@ class Fitting:
         is_whole = outcome.damping is None or (self.files / layer_file(layer)).is_file()
         return outcome if is_whole else None
 
+    def known_gain(self, layer: int) -> bool | None:
+        """Whether an interrupted repair gained by the fit of a layer; None: it has not tried it."""
+        outcome = self.known(layer)
+        return None if outcome is None else outcome.damping is not None
+
     def _state(self, layer: int) -> Path:
         return self.files / f"{layer_file(layer)}.json"
 

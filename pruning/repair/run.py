@@ -105,7 +105,7 @@ def repair_plan(
         skeleton = Skeleton(model, settings)
         placed = _placed(states, memory)
         fitting = Fitting(model, plan, files, processes, placed.kept, memory.columns)
-        work = Work(model, plan, batches, lambda layer: bool(fitting.known(layer)), memory.at_once)
+        work = Work(model, plan, batches, fitting.known_gain, memory.at_once)
         through = RepairPass(
             model, plan, batches, new, placed, skeleton, fitting, work, memory.at_once
         )

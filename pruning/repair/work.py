@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from analysis.calibration.blocks import layers_in_blocks
 from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Costs, Progress, Tally, Whole, cost
+from analysis.progress import Costs, Progress, Tally, Whole, cost, scaled
 from pruning.plan.experts_per_token import selecting
 from pruning.plan.plan import PruningPlan
 from pruning.repair.batches import PlacedBatch
@@ -24,7 +24,8 @@ class Work:
     model: MoEModel
     plan: PruningPlan
     batches: Sequence[PlacedBatch]
-    is_known: Callable[[int], bool]  # whether an interrupted repair has fitted a layer
+    # Whether an interrupted repair gained by the fit of a layer; None: it has not tried it.
+    known_gain: Callable[[int], bool | None]
     at_once: int  # experts that are loaded at once; 0: all
 
     @cached_property
@@ -102,8 +103,11 @@ class Work:
 
     def reached(self, layer: int, stage: str, share: float) -> None:
         """Count so much of a stage of a layer's fit, and all of those before it."""
+        if stage in FITTING:
+            self._gains[layer] = True
         done = self._stages[layer]
-        for name, costs in self._tried[layer].items():
+        for name in CHOOSING + FITTING:
+            costs = self._tried[layer][name]
             more = (share if name == stage else 1.0) - done[name]
             done[name] += more
             for kind, amount in costs.items():
@@ -113,26 +117,25 @@ class Work:
 
     def fitted(self, layer: int) -> None:
         """Count all stages of a layer's fit."""
-        self._gains[layer] = True
         self.reached(layer, FITTING[-1], 1.0)
 
     def gained_nothing(self, layer: int) -> None:
-        """Expect no fit of a layer, for which no damping was chosen."""
+        """Expect no more of a layer's fit than was done: no damping was chosen."""
         self._gains[layer] = False
-        self.reached(layer, CHOOSING[-1], 1.0)
-        for stage in FITTING:
-            self.tally.leave_out(self._tried[layer][stage])
+        for stage, costs in self._tried[layer].items():
+            self.tally.leave_out(scaled(costs, 1 - self._stages[layer][stage]))
 
     @cached_property
     def _tried(self) -> Mapping[int, Mapping[str, Costs]]:
-        """What the stages of the fits cost, by layer; of those that no earlier run has fitted."""
+        """What the stages of the fits cost, by layer; of those that no earlier run has tried."""
         layers = filter(self.is_fitted, range(self.depth))
-        return {layer: self._fit(layer) for layer in layers if not self.is_known(layer)}
+        return {layer: self._fit(layer) for layer in layers if layer not in self._gains}
 
     @cached_property
     def _gains(self) -> dict[int, bool]:
         """Whether a fit gained something, by layer for which that is known."""
-        return {}
+        gains = {layer: self.known_gain(layer) for layer in range(self.depth)}
+        return {layer: gain for layer, gain in gains.items() if gain is not None}
 
     @cached_property
     def _stages(self) -> defaultdict[int, defaultdict[str, float]]:
@@ -155,10 +158,12 @@ class Work:
                 for kind in ("multiply", "observe", "run repaired")
             }
             is_fitted, two = self.is_fitted(layer), self.differs(layer)
-            is_known = is_fitted and layer not in self._tried
+            is_known = is_fitted and layer in self._gains
             twice = layer in in_blocks and is_fitted and not is_known
             total["read"] += self.costs.reading(layer) * (1 + twice)
             stages = self._fit(layer) if is_fitted else {}
+            if is_known and not self._gains[layer]:
+                stages = {stage: stages[stage] for stage in CHOOSING}
             observing = {"observe": costs["observe"]} if is_fitted else {}
             for part in (observing, *stages.values()):
                 for sums in (total, before)[: 1 + is_known]:

@@ -151,7 +151,7 @@ class RunCosts:
         Of experts more where they see few tokens: their weights are read from memory all the same.
         """
         active, around = (of.get(layer, 0) for of in (self.layers.active, self.layers.around))
-        rows = self.tokens * self._shares.get(layer, 1.0)
+        rows = max(1.0, self.tokens * self._shares.get(layer, 1.0))  # of those that see any
         return around + (active - around) * max(1.0, _FEWEST_ROWS / rows)
 
     @property

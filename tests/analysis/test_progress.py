@@ -204,7 +204,7 @@ def test_rates_that_are_known_tell_before_any_work_is_done(clock):
     pace.take(Progress("", 0, 0, whole=Whole(total)))
     clock.now += 2
     assert pace.seconds_left == pytest.approx(10 * 0.5 + 100 * 0.5 - 2)
-    pace.take(Progress("", 0, 0, whole=Whole(total)))  # what came before was its start
+    pace.take(Progress("running", 0, 0, whole=Whole(total)))  # what came before was its start
     assert pace.seconds_left == pytest.approx(55)
     slow = Pace(clock, lambda: {"read": 0.5})  # 5 s of them, and more of what it does not tell
     slow.take(Progress("", 0, 0, whole=Whole(total)))

@@ -8,8 +8,9 @@ import pytest
 
 from analysis.calibration.probe import byte_seconds, multiply_rate, read_part, reading_seconds
 from analysis.drain import drain
+from analysis.model.layer_costs import output_weights
 from analysis.model.opening import load_model_index
-from analysis.progress import Progress, Whole
+from analysis.progress import RATES, Progress, Whole
 from analysis.stats.rates import (
     expected_seconds,
     keep_probed,
@@ -19,6 +20,8 @@ from analysis.stats.rates import (
     run_rates,
 )
 from pruning.actions.expected import told
+from pruning.measures import positions
+from pruning.measures import probe as measures_probe
 from pruning.measures.probe import compare_rate
 from pruning.tasks.probing import probe, probed, probing
 
@@ -63,10 +66,29 @@ def test_a_probe_tells_what_this_work_depends_on(model):
 
 
 def test_heads_are_probed_where_they_run(model):
-    """Twice the products of one output head, and what is measured of all logits."""
-    assert compare_rate(model, "float32", "cpu") > 0
     drain(probing(Whole({"compare": 1.0, "decode": 1.0}), model))
     assert known_rates().keys() == {"compare"}
+
+
+def test_the_rate_of_heads_is_of_two_products_and_of_what_is_measured(model, monkeypatch):
+    """4 s for a product of 3 rows and 1 of 8 columns, 5 s for the measures of 3 rows of all."""
+    ran = []
+
+    def seconds(run, on):
+        ran.append(run(0))
+        return 4.0 if len(ran) == 1 else 5.0
+
+    monkeypatch.setattr(measures_probe, "fastest_seconds", seconds)
+    monkeypatch.setattr(
+        positions, "CHUNK_BYTES", 3 * 4 * output_weights(model) // model.hidden_size
+    )
+    monkeypatch.setattr(measures_probe, "LARGEST", 8 * model.hidden_size)
+    rate, weights = compare_rate(model, "float32", "cpu"), output_weights(model)
+    assert ran[0].shape == (3, 8)
+    assert ran[1].shape == (3, 3)  # esap, kl and nll of each row
+    assert rate == pytest.approx(
+        RATES["compare"] * (2 * 4.0 / (3 * 8 * model.hidden_size) + 5.0 / (3 * weights))
+    )
 
 
 def test_parts_say_whether_the_page_cache_had_them_and_leave_it_as_it_was(tmp_path):

@@ -9,6 +9,7 @@ import sys
 import time
 import tracemalloc
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -126,30 +127,47 @@ def test_flushing_begins_while_bytes_are_written(source, target, monkeypatch):
 
 
 def test_what_is_done_is_on_the_disk_and_little_is_copied_ahead_of_it(source, target, monkeypatch):
-    """With flushes of 1,000 bytes and 2,000 ahead: of the file at most 2,000 and a buffer more."""
+    """A flush takes longer than all copying: 2,000 bytes and a buffer are copied ahead of it."""
     monkeypatch.setattr(writing, "_BUFFER_BYTES", 100)
     monkeypatch.setattr(writing, "_FLUSH_BYTES", 1000)
     monkeypatch.setattr(writing, "_AHEAD_BYTES", 2000)
     monkeypatch.setattr(writing, "_POLL_SECONDS", 0.001)
-    ahead, flushed = [], [0]
+    flushed, steps = [0], []
 
     def flush(_):
-        begun = (target / "a").stat().st_size
         time.sleep(0.02)  # a slow disk
-        ahead.append((target / "a").stat().st_size - begun)
-        flushed.append(begun)
+        flushed.append((target / "a").stat().st_size)
 
     monkeypatch.setattr(writing, "_flush", flush)
     shard = shard_of(source, "a", [Span(0, 5000)])
-    steps = []
+    drain(write_shards([shard], source.parent, target), lambda step: steps.append(step.done))
+    ahead = [later - before for before, later in pairwise(flushed)]
+    assert len(ahead) >= 2
+    assert max(ahead) <= 2000 + 1000 + 100
+    assert steps[0] == 0
+    assert max(done for done in steps if done < shard.nbytes) <= flushed[-1]
+    assert steps[-1] == shard.nbytes
 
-    def look(step):
-        assert step.done <= flushed[-1] or (target / "a").stat().st_size == shard.nbytes
-        steps.append(step)
 
-    drain(write_shards([shard], source.parent, target), look)
-    assert max(ahead) <= 2000 + 100
-    assert steps[-1].done == shard.nbytes
+def test_a_flush_that_fails_while_others_succeed_ends_the_export(source, target, monkeypatch):
+    """The system tells an error once: later flushes of the same file succeed."""
+    monkeypatch.setattr(writing, "_BUFFER_BYTES", 100)
+    monkeypatch.setattr(writing, "_FLUSH_BYTES", 1000)
+    append, failing = writing._append, [OSError(errno.EIO, "Input/output error")]
+
+    def slowly(*given):
+        append(*given)
+        time.sleep(0.002)  # so that each flush ends before the next one
+
+    def flush(_):
+        if failing:
+            raise failing.pop()
+
+    monkeypatch.setattr(writing, "_append", slowly)
+    monkeypatch.setattr(writing, "_flush", flush)
+    shard = shard_of(source, "a", [Span(0, 5000)])
+    with pytest.raises(ExportError, match="Writing a failed: Input/output error"):
+        drain(write_shards([shard], source.parent, target))
 
 
 def test_the_next_shard_is_written_while_one_waits_for_the_disk(source, target, monkeypatch):

@@ -210,5 +210,5 @@ def unexplained(model: LoadedModel) -> Generator[Progress, None, dict[int, list[
             squares = float(rows.held.residual_TD.double().square().sum())
             result = drain(fit_layer(rows, store))
             store.clear()
-            errors[layer.index].append(squares * min(1.0, *result.held_out.values()))
+            errors[layer.index].append(squares * min([1.0, *result.held_out.values()]))
     return errors
