@@ -44,7 +44,7 @@ class Pace:
         self._started = self._counted = clock()
         self._phase: tuple[str, str] | None = ("", "")  # None while steps state their whole
         self._whole: Whole | None = None
-        self._starting = ""  # the phase of the last step before any work was done
+        self._running = ""  # the phase of the last step with a whole
         self._earlier, self._last = NOTHING, NOTHING
         # By kind, in this run: what is done; and seconds and the work that took them, late ones
         # weighing more.
@@ -79,9 +79,9 @@ class Pace:
             # Another task follows, which nobody stated.
             self._earlier += replace(self._last, total=self._last.done)
             least = 0.0
-        if not self._took and phase != self._starting:
-            # Another phase before any work is done: the one before was the start of the run.
-            self._starting, self._counted = phase, self._clock()
+        if phase != self._running and not self._gained(self._earlier + whole):
+            self._counted = self._clock()  # what came before was the start of something
+        self._running = phase
         self._last = whole
         self._whole = self._earlier + whole
         self.fraction = max(least, self._whole.fraction)
@@ -108,12 +108,7 @@ class Pace:
 
     def _credit(self, whole: Whole) -> None:
         """Attribute the time since the last time to the work done in it."""
-        now = self._clock()
-        gained = {
-            kind: more
-            for kind, done in whole.done.items()
-            if (more := done - whole.before.get(kind, 0.0) - self._done[kind]) > 0
-        }
+        now, gained = self._clock(), self._gained(whole)
         if not gained:
             return
         expected = {kind: more * self._rate(kind) for kind, more in gained.items()}
@@ -128,6 +123,14 @@ class Pace:
             self._took[kind] += seconds
             self._done[kind] += more
         self._counted = now
+
+    def _gained(self, whole: Whole) -> dict[str, float]:
+        """The work that was done since the last time."""
+        return {
+            kind: more
+            for kind, done in whole.done.items()
+            if (more := done - whole.before.get(kind, 0.0) - self._done[kind]) > 0
+        }
 
     def _rate(self, kind: str) -> float:
         """Seconds for a unit of cost."""

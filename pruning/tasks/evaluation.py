@@ -127,7 +127,7 @@ def evaluation_costs(request: HeldOutRequest, model: MoEModel, candidates: int) 
     return {
         "read": costs.reading(*costs.num_bytes),
         "multiply": (1 + candidates) * costs.running(tokens, *range(model.depth)),
-        "compare": (1 + candidates) * logits_cost(model, tokens),
+        "compare": candidates * logits_cost(model, tokens),  # each with the original
     }
 
 

@@ -211,6 +211,23 @@ def test_rates_that_are_known_tell_before_any_work_is_done(clock):
     assert slow.seconds_left is None
 
 
+def test_what_passes_until_another_phase_begins_is_nobody_s_work(clock):
+    pace, total = Pace(clock), {"read": 10.0, "multiply": 10.0}
+
+    def go(seconds, phase, **done):
+        clock.now += seconds
+        pace.take(Progress(phase, 0, 0, whole=Whole(total, done)))
+
+    go(0, "loading")
+    go(7, "calibrating", read=5.0)  # read before it says so
+    assert pace.seconds_left == pytest.approx(5 * 7 / 5 + 10 * 7 / 5)
+    go(9, "loading the next", read=5.0)
+    go(5, "loading the next", read=10.0)
+    before = 7 * (7 / 12) ** 2  # of what took 7 of 12 s
+    rate = (before + 5) / (5 * (7 / 12) ** 2 + 5)
+    assert pace.seconds_left == pytest.approx(10 * rate)
+
+
 def test_a_known_rate_counts_as_a_little_work(clock):
     """3 in 100: after 2 at 2.5 s a unit, (2 x 2.5 + 3 x 1.0) / 5."""
     pace = Pace(clock, lambda: {"multiply": 1.0})
