@@ -8,9 +8,9 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 
 
-def torchrun(*words: object, processes: int = 2, **options) -> "subprocess.Popen[str]":
-    """Processes of a script or a module, each with one thread."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}"]
+def torchrun(*words: object, **options) -> "subprocess.Popen[str]":
+    """Two processes of a script or a module, each with one thread."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     # A port of its own: other runs may be under way on this machine.
     command += ["--master-port=0", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 from calibrations import assert_same_numbers, calibrated, make_sequences
-from launching import torchrun
 
 from analysis.calibration.loading import CalibrationSettings
 from analysis.calibration.shares import LayerWork, divide, stored_sizes
@@ -89,7 +88,7 @@ def test_tied_embeddings_take_room_at_both_ends(tmp_path):
 
 
 @pytest.mark.slow  # test_distributed.py has two processes and two families
-def test_three_processes_give_the_bits_of_one_for_every_kind_of_family(tmp_path):
+def test_three_processes_give_the_bits_of_one_for_every_kind_of_family(forks, tmp_path):
     cases = [param.values[0] for param in DISTINCT]
     asked = {str(case): ("routed", "router", "dense") for case in cases}
     for case in cases:
@@ -97,10 +96,7 @@ def test_three_processes_give_the_bits_of_one_for_every_kind_of_family(tmp_path)
     headed, _ = with_head(HEADED[0], tmp_path)
     asked[headed.path.name] = ("routed", "gradient", "heads")
     (tmp_path / "cases.json").write_text(json.dumps(list(asked.items())))
-    script = Path(__file__).parent / "three_processes.py"
-    with torchrun(script, tmp_path, processes=3) as launcher:
-        _, complaints = launcher.communicate(timeout=600)
-    assert launcher.returncode == 0, complaints
+    forks.ranks(Path(__file__).parent / "three_processes.py", tmp_path, processes=3)
     refused = json.loads((tmp_path / "refused-0.json").read_text())
     few = {str(case) for case in cases if load_model_index(str(tmp_path / str(case))).depth < 3}
     handing = {str(case) for case in cases if case.model_type in HAND_ON_MORE}

@@ -1,4 +1,4 @@
-"""Run by torchrun in test_shares.py: calibrations of the cases in a file; why some are refused."""
+"""Run by test_shares.py: calibrations of the cases in a file; why some are refused."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Run by torchrun in test_search_command.py: commands of a JSON file, one after the other."""
+"""Run by two processes in test_search_command.py: commands of a JSON file, one after the other."""
 
 import json
 import sys

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -169,7 +168,7 @@ def files_of(clone):
 
 
 @pytest.mark.slow  # test_shipped_records.py runs a command of each kind, in one tree
-def test_clones_side_by_side_stay_as_they_are(prepared, here, clones):
+def test_clones_side_by_side_stay_as_they_are(forks, prepared, here, clones):
     """The commands on the demo of README and of pages, from two clones and with one home."""
     before = [files_of(clone) for clone in clones]
     readme, *others = (page for (page,), _, _ in pages() if page.stem not in MEASURING)
@@ -188,8 +187,9 @@ def test_clones_side_by_side_stay_as_they_are(prepared, here, clones):
         folders[clone].append(folder)
     for clone in clones:
         places = {"PYTHONPATH": str(clone), "PYTHONDONTWRITEBYTECODE": "1"}
-        started = [sys.executable, "-c", RUN, clone, *folders[clone]]
-        subprocess.run(started, cwd=here, env={**os.environ, **places}, check=True)
+        words, environment = ("-c", RUN, clone, *folders[clone]), {**os.environ, **places}
+        ended = forks.run(*words, folder=here, environment=environment)
+        assert ended.code == 0, ended.err
     assert [files_of(clone) for clone in clones] == before
     for clone in clones:
         words = ("git", "status", "--porcelain", "--ignored")

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -53,7 +51,7 @@ def commands_of_result():
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def alone(forks, tmp_path_factory):
     """Runs command lines in an empty folder, with an empty cache and nothing that ships.
 
     All lines of a call run in one process, as each would import the program anew.
@@ -67,15 +65,9 @@ def alone(tmp_path_factory):
     def run(lines):
         commands = [shlex.split(line) for line in lines]
         assert {words[0] for words in commands} == {"moeprune"}
-        done = subprocess.run(
-            [sys.executable, "-c", RUN, json.dumps(commands)],
-            cwd=here,
-            env={**os.environ, **places},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        environment = {**os.environ, **places}
+        ended = forks.run("-c", RUN, json.dumps(commands), folder=here, environment=environment)
+        assert ended.code == 0, ended.err
         return here
 
     return run

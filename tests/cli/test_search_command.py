@@ -8,7 +8,6 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-from launching import torchrun
 
 from analysis.drain import drain
 from analysis.files.locking import locked
@@ -232,7 +231,7 @@ def measured(folder):
 
 
 @pytest.mark.slow  # tests/analysis/test_distributed.py has two processes that calibrate
-def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
+def test_two_processes_find_what_one_finds(forks, recipe, works, tiny, corpora, here):
     """Searches, evaluations and curves, whole and streamed, in one launch, which takes longest."""
     drain(search_run(request(recipe(), here / "alone")))
     works("plan", tiny, "--criterion", "random", "--sparsity", "50%", "-o", "plan.json")
@@ -256,9 +255,7 @@ def test_two_processes_find_what_one_finds(recipe, works, tiny, corpora, here):
         works(*curves, *more, "--stats-dir", f"alone-{way}")
         commands.append((*curves, *more, "--stats-dir", f"together-{way}"))
     (here / "commands.json").write_text(json.dumps(commands, default=str))
-    with torchrun(COMMANDS, "commands.json", cwd=here) as launcher:
-        printed, complaints = launcher.communicate(timeout=300)
-    assert launcher.returncode == 0, complaints[-2000:]
+    printed = "".join(rank.out for rank in forks.ranks(COMMANDS, "commands.json", folder=here))
     assert printed.count("result.json: ") == 2  # one process speaks for both
     plan = (here / "alone" / "plan.json").read_bytes()
     for way in ("whole", "streamed"):

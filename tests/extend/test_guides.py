@@ -4,13 +4,10 @@ Their titled blocks are the patch: a block of code is a new file, a diff changes
 The first shell block after them has the tests that must pass then.
 """
 
-import json
 import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -33,24 +30,7 @@ GUIDES = {
 }
 PRODUCT = ("app/", "analysis/", "pruning/")
 COPIED = ("app", "analysis", "pruning", "tests", "tools", "docs")
-# Pytest in a fork of one process, as each start would import the libraries anew. It reads folders
-# and words, a line each, and answers with the status.
-RUN = """
-import json, os, sys
-import pandas, pytest, scipy.stats, streamlit, torch, transformers.modeling_utils
-for line in sys.stdin:
-    folder, words = json.loads(line)
-    child = os.fork()
-    if not child:
-        os.chdir(folder)
-        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        sys.path.insert(0, folder)
-        os.environ["PYTHONPATH"] = folder
-        os._exit(pytest.main(words))
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+RUN = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 BLOCK = re.compile(r'^```(python|diff) title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 
 
@@ -91,25 +71,6 @@ def copy(tmp_path):
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def run_pytest():
-    """`run_pytest(folder, words)`: the status of pytest in a folder, and what it printed."""
-    # Without what this run of pytest has set.
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    # -P: nothing of the project itself may be imported before a copy is.
-    with subprocess.Popen([sys.executable, "-P", "-c", RUN], env=ours, **pipes) as process:
-
-        def run(folder, words):
-            process.stdin.write(json.dumps([str(folder), words]) + "\n")
-            process.stdin.flush()
-            status = int(process.stdout.readline())
-            return status, (folder / "output.txt").read_text()
-
-        yield run
-        process.stdin.close()
-
-
 def without_mellum(copy):
     """Take out the family that its guide adds."""
     families = copy / "analysis/families"
@@ -147,7 +108,7 @@ def test_the_guide_of_families_asks_for_every_field():
 
 @pytest.mark.slow  # each copies the project and runs the tests of its registry there
 @pytest.mark.parametrize(("guide", "heading"), GUIDES)
-def test_a_guide_followed_to_the_letter_passes_conformance(guide, heading, copy, run_pytest):
+def test_a_guide_followed_to_the_letter_passes_conformance(guide, heading, copy, forks):
     if guide == "a-family":
         without_mellum(copy)
     touched = set()
@@ -162,6 +123,10 @@ def test_a_guide_followed_to_the_letter_passes_conformance(guide, heading, copy,
     assert program == "pytest"
     # Each worker would import the libraries anew, too; plugins are among what is imported already.
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    status, output = run_pytest(copy, [*options, *words, "-n", "0"])
-    assert status == 0, output[-3000:]
-    assert " passed" in output
+    # Without what this run of pytest has set.
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    places = ours | {"PYTHONPATH": str(copy)}
+    words = ["-c", RUN, *options, *words, "-n", "0"]
+    ended = forks.run(*words, folder=copy, environment=places)
+    assert ended.code == 0, ended.out[-3000:]
+    assert " passed" in ended.out

@@ -1,8 +1,6 @@
 """kill -9 in its short form; `python -m tools.reliability.kills` is the long one."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -49,19 +47,12 @@ def test_what_kills_must_not_do_to_the_table_is_seen():
 
 
 @pytest.mark.slow
-def test_killed_commands_lose_nothing(tmp_path):
-    words = [sys.executable, "-m", "tools.reliability.kills", "--kills", str(KILLS)]
+def test_killed_commands_lose_nothing(forks, tmp_path):
+    words = ["-m", "tools.reliability.kills", "--kills", str(KILLS)]
     words += ["--seed", str(SEED)]
     words += [word for name in COMMANDS for word in ("--command", name)]
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
-    done = subprocess.run(
-        words,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    kills = int(done.stdout.splitlines()[-1].split()[0])
+    ended = forks.run(*words, folder=tmp_path, environment={**os.environ, "PYTHONPATH": paths})
+    assert ended.code == 0, ended.out + ended.err
+    kills = int(ended.out.splitlines()[-1].split()[0])
     assert kills >= KILLS * len(COMMANDS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from launching import TESTS, torchrun
+from forks import TESTS
 from nonuniform_cases import keeps_of, plan_of
 from two_evaluations import DENSE_FIRST, evaluate, many, outcomes
 
@@ -160,17 +160,15 @@ def test_speculative_acceptance_is_recorded_beside_the_others(work):
     assert whole.metrics["spec-dec"] == Metric(1, 1, 1, 1)
 
 
-def run_two(root, what):
+def run_two(forks, root, what):
     """What each of two processes saw."""
-    with torchrun(TESTS / "two_evaluations.py", root, what) as launcher:
-        _, complaints = launcher.communicate(timeout=120)
-    assert launcher.returncode == 0, complaints
+    forks.ranks(TESTS / "two_evaluations.py", root, what)
     return [json.loads((root / f"seen-{rank}.json").read_text()) for rank in (0, 1)]
 
 
-def test_two_processes_give_the_bits_of_one_whatever_their_stores_hold(described, tmp_path):
+def test_two_processes_give_the_bits_of_one_whatever_their_stores_hold(forks, described, tmp_path):
     (tmp_path / "mixtral").symlink_to(described.checkpoint.path)
-    first, other = run_two(tmp_path, "stores")
+    first, other = run_two(forks, tmp_path, "stores")
     differ = first.pop("differ"), other.pop("differ")
     # Those that hold only the first layers run no original model of their own.
     phases = [seen[name].pop(0) for seen in (first, other) for name in ("new", "elsewhere")]
@@ -188,7 +186,7 @@ def test_two_processes_give_the_bits_of_one_whatever_their_stores_hold(described
 
 
 @pytest.mark.slow  # the test before has a family with experts in all layers, and several batches
-def test_two_processes_with_hardly_anything_to_share(described, tmp_path):
+def test_two_processes_with_hardly_anything_to_share(forks, described, tmp_path):
     (tmp_path / "mixtral").symlink_to(described.checkpoint.path)
     tiny_model(BY_NAME[DENSE_FIRST]).save_pretrained(tmp_path / DENSE_FIRST)
     single = replace(CASE, settings=CASE.settings | {"num_hidden_layers": 1})
@@ -197,7 +195,7 @@ def test_two_processes_with_hardly_anything_to_share(described, tmp_path):
     with torch.no_grad():
         undefined.get_input_embeddings().weight.fill_(torch.nan)
     undefined.save_pretrained(tmp_path / "undefined")
-    first, other = run_two(tmp_path, "edges")
+    first, other = run_two(forks, tmp_path, "edges")
     assert first["dense"] == other["dense"] == outcomes(many(tmp_path, "alone", DENSE_FIRST))
     losses = [seen["single"][1] for seen in (first, other)]
     assert losses == [evaluate(tmp_path, "alone", (9,))[1]] * 2

@@ -4,15 +4,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from filelock import FileLock
-from launching import TESTS, torchrun
+from forks import TESTS
 from safetensors.torch import load_file
 
 from analysis.calibration import blocks
@@ -76,8 +74,11 @@ def whole(tmp_path_factory, model):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+import torch
 from test_repair_faults import repair
 from analysis.model.opening import load_model_index
+# As many threads as there: others add in another order.
+torch.set_num_threads(int(sys.argv[3]))
 model, stats = load_model_index(sys.argv[1]), Path(sys.argv[2])
 for step in repair(model, stats):
     if len(list(stats.glob("repairs/*/*.json"))) == 1:
@@ -164,24 +165,21 @@ class TestSameBytes:
         assert layers_of(tmp_path / "stats") == layers_of(whole[0])
 
     @pytest.mark.slow
-    def test_killed_and_resumed(self, whole, model, tmp_path):
+    def test_killed_and_resumed(self, forks, whole, model, tmp_path):
         paths = os.pathsep.join(map(str, (TESTS.parent, TESTS, HERE)))
-        words = [sys.executable, "-c", KILLED, str(model.checkpoint.path), str(tmp_path / "killed")]
-        # As many threads as here: others add in another order.
-        threads = {"OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONPATH": paths}
-        ended = subprocess.run(words, env={**os.environ, **threads}, check=False)
-        assert ended.returncode == -signal.SIGKILL
+        words = (model.checkpoint.path, tmp_path / "killed", torch.get_num_threads())
+        environment = {**os.environ, "PYTHONPATH": paths}
+        ended = forks.run("-c", KILLED, *words, folder=tmp_path, environment=environment)
+        assert ended.code == -signal.SIGKILL, ended.err
         drain(repair(model, tmp_path / "killed"))
         assert layers_of(tmp_path / "killed") == layers_of(whole[0])
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory, checkpoint):
+def by_two(forks, tmp_path_factory, checkpoint):
     """The folders of repairs by two processes: of three batches, and of one."""
     root = tmp_path_factory.mktemp("two")
-    with torchrun(HERE / "two_repairs.py", checkpoint("qwen3_moe").path, root) as launcher:
-        _, complaints = launcher.communicate(timeout=120)
-    assert launcher.returncode == 0, complaints
+    forks.ranks(HERE / "two_repairs.py", checkpoint("qwen3_moe").path, root)
     return root
 
 

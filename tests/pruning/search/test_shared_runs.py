@@ -4,7 +4,7 @@ import json
 
 import pytest
 from curve_cases import CASE, measuring, points_at
-from launching import TESTS, torchrun
+from forks import TESTS
 from masked_cases import candidates_of, subject_of, values_of
 
 from analysis.drain import drain
@@ -21,13 +21,11 @@ ONE = 5 * (2 * 9 + 2 * 12 + 1 * 11) * 16 * 4
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
+def two(forks, tmp_path_factory):
     """What each of two processes saw, and their folder."""
     root = tmp_path_factory.mktemp("two")
     tiny_model(CASE).save_pretrained(root / "model")
-    with torchrun(TESTS / "two_searches.py", root, 2 * ONE) as launcher:
-        _, complaints = launcher.communicate(timeout=300)
-    assert launcher.returncode == 0, complaints
+    forks.ranks(TESTS / "two_searches.py", root, 2 * ONE)
     return root, [json.loads((root / f"seen-{rank}.json").read_text()) for rank in (0, 1)]
 
 
