@@ -148,16 +148,24 @@ MORE = (
 
 @pytest.fixture
 def clones(tmp_path):
-    """Two clones of the program as it is here, with nothing else in them."""
+    """Two clones of the program as it is here, with nothing else but what is compiled of it.
+
+    Each would compile it anew; it fits a source of the same time.
+    """
     first = tmp_path / "first"
     for package in ("analysis", "app", "cached_stats", "pruning"):
-        shutil.copytree(ROOT / package, first / package, ignore=shutil.ignore_patterns("*.pyc"))
+        shutil.copytree(ROOT / package, first / package, ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copy(ROOT / ".gitignore", first)
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
     for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "all")):
         subprocess.run([*git, *words], cwd=first, check=True)
-    subprocess.run(["git", "clone", "-q", first, tmp_path / "second"], check=True)
-    return first, tmp_path / "second"
+    second = tmp_path / "second"
+    subprocess.run(["git", "clone", "-q", first, second], check=True)
+    for path in second.rglob("*.py"):
+        shutil.copystat(first / path.relative_to(second), path)
+    for cache in first.rglob("__pycache__"):
+        shutil.copytree(cache, second / cache.relative_to(first))
+    return first, second
 
 
 def files_of(clone):
@@ -192,6 +200,8 @@ def test_clones_side_by_side_stay_as_they_are(forks, prepared, here, clones):
         assert ended.code == 0, ended.err
     assert [files_of(clone) for clone in clones] == before
     for clone in clones:
+        for cache in [*clone.rglob("__pycache__")]:
+            shutil.rmtree(cache)
         words = ("git", "status", "--porcelain", "--ignored")
         assert subprocess.check_output(words, cwd=clone) == b""
     for name in ("reap.json", "reap-repaired.json", "reap.result.json", "demo.json"):

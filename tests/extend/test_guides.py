@@ -28,6 +28,9 @@ GUIDES = {
     ("an-option", "One of a plan"): 2,
     ("an-option", "One of a command"): 2,
 }
+# What is compiled is copied too, as a copy would compile it anew; it fits sources of the same time.
+# A name with more behind is of what another process is writing.
+BEING_WRITTEN = shutil.ignore_patterns("*.pyc.*")
 PRODUCT = ("app/", "analysis/", "pruning/")
 COPIED = ("app", "analysis", "pruning", "tests", "tools", "docs")
 RUN = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
@@ -63,7 +66,7 @@ def changed(text, diff):
 @pytest.fixture
 def copy(tmp_path):
     for name in COPIED:
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=BEING_WRITTEN)
     (tmp_path / "cached_stats").symlink_to(ROOT / "cached_stats")
     for path in ROOT.iterdir():
         if path.is_file():
