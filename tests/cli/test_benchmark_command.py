@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from harness_index import one_index_of_the_harness  # noqa: F401
 
 from analysis.demo.held_out import benchmark_texts
 from analysis.demo.tasks import LOCAL_TASKS, write_task
@@ -123,6 +124,7 @@ def test_every_task_that_the_harness_marks_as_running_code_is_known():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_index_of_the_harness")
 def test_every_name_that_the_harness_has_is_read_from_its_files():
     from lm_eval.tasks import TaskManager
 
@@ -132,6 +134,7 @@ def test_every_name_that_the_harness_has_is_read_from_its_files():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_index_of_the_harness")
 def test_benchmarks_of_the_hub_are_out_of_reach(moeprune, monkeypatch):
     # Read when the library is first imported, so a session with a network asks in vain as well.
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)

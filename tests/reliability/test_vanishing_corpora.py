@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from harness_index import one_index_of_the_harness  # noqa: F401
 
 from analysis.drain import drain
 from analysis.errors import UserError
@@ -150,6 +151,7 @@ def test_a_corpus_that_changes(world, tmp_path, work, damage):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_index_of_the_harness")
 def test_local_benchmarks_that_vanish(tmp_path):
     request = BenchmarkRequest(
         model="demo", tasks="demo-code-mc", limit=2, stats_dir=tmp_path / "once"
