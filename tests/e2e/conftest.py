@@ -37,7 +37,9 @@ def open_tab(profile: BrowserContext, dashboard: Dashboard):
         if message.type == "error" and not is_probe(message.location["url"]):
             errors.append(f"{message.text} {message.location['url']}")
 
-    def _open(path: str = "", *, scheme: str = "light", width: int = 1280) -> Page:
+    def _open(
+        path: str = "", *, scheme: str = "light", width: int = 1280, script: str = ""
+    ) -> Page:
         tab = profile.new_page() if not tabs else profile.browser.new_page(locale="en-GB")
         tabs.append(tab)
         tab.set_default_timeout(PATIENCE_MS)
@@ -48,6 +50,7 @@ def open_tab(profile: BrowserContext, dashboard: Dashboard):
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.on("request", lambda request: hosts.add(host_of(request.url)))
         tab.on("websocket", lambda socket: hosts.add(host_of(socket.url)))
+        tab.add_init_script(script)  # of every page that it visits
         tab.goto(f"{dashboard.url}/{naming_a_plan(path)}")
         tab.get_by_role("heading", level=1).wait_for()
         return settled(tab)
