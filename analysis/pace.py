@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from analysis.progress import ALONE, NOTHING, READING, Progress, Whole, rate_of, scaled
+from analysis.progress import NOTHING, Progress, Whole, kind_of, rate_of, scaled
 
 # From this share of a kind's work on, its rate is that of the run itself.
 _ENOUGH: Final = 0.02
@@ -151,10 +151,12 @@ class Pace:
 
         Bytes and products are not alike: the disk decides one, and the processor the other.
         """
-        if kind in ALONE:
+        if not kind_of(kind).tells_run:
             return 1.0
-        done = [other for other, took in self._seconds.items() if took > 0 and other not in ALONE]
-        alike = [other for other in done if (other in READING) == (kind in READING)]
+        took = [other for other, seconds in self._seconds.items() if seconds > 0]
+        done = [other for other in took if kind_of(other).tells_run]
+        is_read = kind_of(kind).is_read
+        alike = [other for other in done if kind_of(other).is_read == is_read]
         if not alike and not self._usual:
             alike = done
         if not alike:
@@ -164,8 +166,8 @@ class Pace:
         total = self._whole.total if self._whole else {}
         known = usual.keys() & self._usual.keys()
         believed = _BELIEVED * sum(total.get(other, 0.0) * usual[other] for other in known)
-        took = sum(self._seconds[other] for other in alike)
-        return (took + believed) / (expected + believed)
+        seconds = sum(self._seconds[other] for other in alike)
+        return (seconds + believed) / (expected + believed)
 
     @property
     def rates(self) -> dict[str, float]:

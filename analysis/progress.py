@@ -21,40 +21,59 @@ Costs = Mapping[str, float]
 LOADING: Final = "loading the model"
 RUNNING_ORIGINAL: Final = "running the original model"
 
-# A second of that machine buys so much, by tools/benchmarks/progress.py. Only ratios matter, and
-# only until the rates of the run itself are known.
-RATES: Final[Mapping[str, float]] = {
-    "read": 1.0e9,  # bytes of weights, from disk or its cache into a model
-    "multiply": 2.0e10,  # multiply-adds of a forward through layers
-    "compare": 7.0e9,  # multiply-adds of one output head, where two models are compared
-    "decode": 2.0e9,  # multiply-adds of a forward, a token at a time
-    "answer": 2.0e9,  # the same
-    "observe": 1.0e10,  # multiply-adds of a forward, where a repair runs both models
-    "run repaired": 2.0e10,  # multiply-adds of a forward, with weights that are read again
-    "fit": 3.3e10,  # multiply-adds of a repair's least squares
-    "invert": 1.7e10,  # the same of inverses of its Gram matrices: cubes of their width
-    "hash": 1.0e9,  # bytes
-    "sum": 5.0e9,  # bytes of experts, whose weights are summed up
-    "compile": 1.0,  # seconds, of what sums them up
-    "write": 7.0e8,  # bytes, hashed as well
-    "check": 7.0e8,  # bytes of an export beside those of its source
-    "read float32": 1.0e9,  # bytes of weights, into a model in float32, whatever the others are in
-    "multiply float32": 2.0e10,  # multiply-adds of a forward through it
-    "allocate": 1.0e9,  # bytes of memory that a process did not have, before weights are read
-    "open": 1.2e4,  # tensors of a checkpoint, for which a model without weights is made
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of work."""
+
+    a_second: float  # so much of it takes a second of the machine of all these rates
+    is_bytes: bool = False
+    is_read: bool = False  # whether the bytes are of files that are read
+    # Whether its rate known of a machine says how fast others like it are there: not what depends
+    # on the sizes of matrices, what a disk writes, and what is neither bytes nor products.
+    tells_machine: bool = True
+    # The same of its rate in a run: not what threads work on, or what is over before others begin.
+    tells_run: bool = True
+
+
+_reads = partial(Kind, is_bytes=True, is_read=True)
+_products = Kind
+_repairs = partial(Kind, tells_machine=False)
+_else = partial(Kind, tells_machine=False, tells_run=False)
+
+# By tools/benchmarks/progress.py. Only ratios matter, and only until the rates of the run itself
+# are known.
+KINDS: Final[Mapping[str, Kind]] = {
+    "read": _reads(1.0e9),  # weights, from disk or its cache into a model
+    "multiply": _products(2.0e10),  # of a forward through layers
+    "compare": _products(7.0e9),  # of one output head, where two models are compared
+    "decode": _products(2.0e9),  # of a forward, a token at a time
+    "answer": _products(2.0e9),  # the same
+    "observe": _repairs(1.0e10),  # of a forward, where a repair runs both models
+    "run repaired": _repairs(2.0e10),  # of a forward, with weights that are read again
+    "fit": _repairs(3.3e10),  # of a repair's least squares
+    "invert": _repairs(1.7e10),  # of inverses of its Gram matrices: cubes of their width
+    "hash": _reads(1.0e9, tells_run=False),
+    "sum": _reads(5.0e9),  # of experts, whose weights are summed up
+    "compile": _else(1.0),  # seconds, of what sums them up
+    "write": _else(7.0e8, is_bytes=True),  # hashed as well
+    "check": _reads(7.0e8, tells_run=False),  # of an export beside those of its source
+    "read float32": _reads(1.0e9),  # weights, into a model in float32, whatever the others are in
+    "multiply float32": _products(2.0e10),  # of a forward through it
+    # Memory that a process did not have, before weights are read.
+    "allocate": Kind(1.0e9, is_bytes=True, tells_run=False),
+    "open": _else(1.2e4),  # tensors of a checkpoint, for which a model without weights is made
 }
-
-
-# Kinds whose rates known of a machine say nothing of others: those of a repair, whose speed depends
-# on the sizes of matrices, what a disk writes, and what is neither bytes nor products.
-_APART: Final = frozenset({"observe", "run repaired", "fit", "invert", "write", "compile", "open"})
-# Kinds whose rates in a run say nothing of others in it: threads work on them, or they are over
-# before others begin.
-ALONE: Final = frozenset({"hash", "check", "write", "compile", "allocate", "open"})
+_UNSTATED: Final = Kind(1.0)
+RATES: Final = {name: kind.a_second for name, kind in KINDS.items()}
 # Kinds of work whose amounts are bytes that are read.
-READING: Final = ("read", "read float32", "hash", "sum", "check")
-_BYTES: Final = frozenset({*READING, "write", "allocate"})
+READING: Final = tuple(name for name, kind in KINDS.items() if kind.is_read)
 _ROUNDING: Final = 1e-9  # share of a total that sums of floats are off by
+
+
+def kind_of(name: str) -> Kind:
+    """A kind of work by its name; of steps that do not say it, one like products."""
+    return KINDS.get(name, _UNSTATED)
 
 
 def cost(kind: str, amount: float) -> float:
@@ -71,8 +90,8 @@ def rate_of(kind: str, known: Mapping[str, float]) -> float:
     """
     if kind in known:
         return known[kind]
-    others = known.keys() & RATES.keys() - _APART
-    alike = [known[other] for other in others if (other in _BYTES) == (kind in _BYTES)]
+    others = [other for other in known.keys() & KINDS.keys() if KINDS[other].tells_machine]
+    alike = [known[other] for other in others if KINDS[other].is_bytes == kind_of(kind).is_bytes]
     rates = alike or [known[other] for other in others]
     return statistics.median(rates) if rates else 1.0
 

@@ -7,7 +7,8 @@ ten times a second. Each is judged by two clocks: wall time, and the processor t
 as others may use the machine. A frame is right if the time left is within a quarter of the truth;
 those of the first tenth do not count. The last column says how well `RATES` in analysis/progress.py
 fit: equal numbers are right. They are kept in the scratch folder, and known to the commands that
-follow, as those of a user's machine are; with `--unknown` those of a probe are known at most.
+follow, as those of a user's machine are; with `--unknown` those of a probe are known at most. In
+brackets: the rate that was known.
 Arguments: scratch folder, then names of commands (all); --verbose lists wrong frames.
 """
 
@@ -226,7 +227,8 @@ def recorded(
     thread.join()
     pace = paces["processor"]
     kinds = {kind: pace._seconds[kind] / costs for kind, costs in pace._costs.items()}
-    tasks.append({"ended": ended, "frames": frames, "kinds": kinds})
+    task = {"ended": ended, "frames": frames, "kinds": kinds, "probed": dict(pace._usual)}
+    tasks.append(task)
 
 
 def judged(frames: Sequence, ended: float) -> tuple[float, bool, list[str]]:
@@ -269,13 +271,20 @@ def main() -> None:
         rates.write_text(json.dumps(json.loads(known) | task["kinds"]))
 
 
+def rates_of(task: dict) -> Iterator[str]:
+    """Each kind of work with its rate in this run, and that known before."""
+    for kind, rate in task["kinds"].items():
+        before = task["probed"].get(kind)
+        yield f"{kind} {rate:.2f}" + (f" ({before:.2f})" if before else "")
+
+
 def report(name: str, task: dict, *, verbose: bool) -> None:
     """Print the row of a command."""
     by_clock = {clock: judged(task["frames"][clock], task["ended"][clock]) for clock in CLOCKS}
     columns = [
         f"{task['ended'][clock]:8.1f} s {right:5.1%}" for clock, (right, _, _) in by_clock.items()
     ]
-    kinds = ", ".join(f"{kind} {rate:.2f}" for kind, rate in task["kinds"].items())
+    kinds = ", ".join(rates_of(task))
     rising = "yes" if all(rises for _, rises, _ in by_clock.values()) else "NO"
     print(f"{name:<42} {' '.join(f'{c:>16}' for c in columns)}  {rising:<5}  {kinds}", flush=True)
     for clock, (_, _, wrong) in by_clock.items() if verbose else ():

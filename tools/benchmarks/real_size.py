@@ -5,7 +5,7 @@ folder, and runs each command in a process of its own. Layers are as many as ask
 Qwen3-30B-A3B take 24 GiB. A second run takes the checkpoint that is there.
 
 `PYTHONPATH=.:tests python -m tools.benchmarks.real_size FOLDER [--model Qwen3-30B-A3B]
-[--layers 20] [--tokens 8192] [--limit-gib 20]`
+[--layers 20] [--tokens 8192] [--limit-gib 20] [--verbose]`
 
 For each command the table has the processor seconds, the seconds by the clock, and what the
 command itself expected of these; the most memory that it held, Python included; and the bytes that
@@ -36,7 +36,7 @@ from analysis.families.base import SlotKind
 from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
 from analysis.model.opening import load_model_index
 from layouts.published import LAYOUTS
-from tools.benchmarks.progress import judged
+from tools.benchmarks.progress import judged, rates_of
 from tools.benchmarks.synthetic import write_model
 
 SEQ_LEN, BATCH = 512, 2
@@ -65,6 +65,7 @@ class Used:
     read: int  # bytes
     printed: str
     right: float | None  # share of the moments at which the time left was right
+    wrong: Sequence[str]  # the others, and how fast each kind of work was
 
 
 @dataclass(frozen=True)
@@ -101,18 +102,21 @@ def run(scratch: Path, words: Sequence[object], limit: int | None) -> Used:
     if status:
         sys.exit(f"moeprune {' '.join(map(str, words))} failed")
     facts = dict(line.split(":", 1) for line in used.read_text().splitlines())
+    right, wrong = _judged(json.loads(frames.read_text())) if frames.is_file() else (None, [])
     return Used(
         usage.ru_utime + usage.ru_stime,
         time.perf_counter() - started,
         int(facts["VmHWM"].split()[0]) << 10,
         int(facts["rchar"]),
         printed,
-        _right(json.loads(frames.read_text())) if frames.is_file() else None,
+        right,
+        wrong,
     )
 
 
-def _right(task: Mapping[str, Any]) -> float:
-    return judged(task["frames"]["wall"], task["ended"]["wall"])[0]
+def _judged(task: Mapping[str, Any]) -> tuple[float, Sequence[str]]:
+    right, _, wrong = judged(task["frames"]["wall"], task["ended"]["wall"])
+    return right, [", ".join(rates_of(task)), *wrong[:: max(1, len(wrong) // 20)]]
 
 
 def steps(scratch: Path, model: MoEModel, tokens: int) -> Iterator[Step]:
@@ -222,6 +226,7 @@ def main() -> None:
     parser.add_argument("--model", default="Qwen3-30B-A3B", choices=sorted(LAYOUTS))
     parser.add_argument("--layers", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=8192, help="of the calibration")
+    parser.add_argument("--verbose", action="store_true", help="list moments that were wrong")
     parser.add_argument("--limit-gib", type=float, help="of address space, for each command")
     given = parser.parse_args()
     scratch = given.folder.resolve()
@@ -240,6 +245,8 @@ def main() -> None:
         took = (f"{used.cpu:.1f}", f"{used.seconds:.1f}", seconds, f"{used.peak / 2**20:,.0f}")
         right = "-" if used.right is None else f"{used.right:.0%}"
         print(f"| {' | '.join((step.name, *took, memory, read, right))} |", flush=True)
+        if given.verbose:
+            print("\n".join(f"  {line}" for line in used.wrong), flush=True)
 
 
 if __name__ == "__main__":
