@@ -146,10 +146,14 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 @pytest.fixture(scope="session")
 def chromium_path(request: pytest.FixtureRequest) -> str:
-    """Chromium's executable; without one the browser tests skip, or fail if asked to."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    """Chromium's executable; without one the browser tests skip, or fail if asked to.
+
+    The headless shell is the same without windows, and takes a seventh less time.
+    """
+    names = ("chromium-headless-shell", "chromium", "chromium-browser")
+    path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
-        reason = "no Chromium found; install Debian's package `chromium`"
+        reason = f"no Chromium found; install Debian's package `{names[0]}` or `{names[1]}`"
         if request.config.getoption("--require-browser"):
             pytest.fail(reason)
         pytest.skip(reason)
