@@ -1,5 +1,6 @@
 """The share of a whole task that is finished, and the time left."""
 
+import statistics
 import threading
 import time
 from collections import defaultdict
@@ -149,7 +150,8 @@ class Pace:
     def _slower(self, kind: str) -> float:
         """How many times as long as usual this run takes, by work like this, if any is done.
 
-        Bytes and products are not alike: the disk decides one, and the processor the other.
+        The median of its kinds, as one may be far off: small matrices are inverted slowly. Bytes
+        and products are not alike: the disk decides one, and the processor the other.
         """
         if not kind_of(kind).tells_run:
             return 1.0
@@ -161,13 +163,14 @@ class Pace:
             alike = done
         if not alike:
             return 1.0
-        usual = {other: rate_of(other, self._usual) for other in alike}
-        expected = sum(self._costs[other] * usual[other] for other in alike)
-        total = self._whole.total if self._whole else {}
-        known = usual.keys() & self._usual.keys()
-        believed = _BELIEVED * sum(total.get(other, 0.0) * usual[other] for other in known)
-        seconds = sum(self._seconds[other] for other in alike)
-        return (seconds + believed) / (expected + believed)
+        return statistics.median(map(self._times_usual, alike))
+
+    def _times_usual(self, kind: str) -> float:
+        """How many times as long as usual work of a kind takes that was done."""
+        usual = rate_of(kind, self._usual)
+        total = self._whole.total.get(kind, 0.0) if self._whole else 0.0
+        believed = _BELIEVED * total * usual if kind in self._usual else 0.0
+        return (self._seconds[kind] + believed) / (self._costs[kind] * usual + believed)
 
     @property
     def rates(self) -> dict[str, float]:

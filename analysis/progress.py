@@ -230,6 +230,10 @@ class Tally:
         """Count more work as needed."""
         self._total = added(self._total, costs)
 
+    def correct(self, kind: str, amount: float) -> None:
+        """So much work of a kind is needed in all, whatever was expected."""
+        self._total = {**self._total, kind: amount}
+
     def leave_out(self, costs: Costs) -> None:
         """Count work as not needed."""
         self._total = {

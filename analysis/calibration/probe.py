@@ -5,6 +5,7 @@ A run tells more, see `analysis.stats.rates`. Rates are seconds for a unit of co
 
 import errno
 import hashlib
+import mmap
 import os
 import statistics
 import time
@@ -27,7 +28,10 @@ _WIDEST = 1024  # of a matrix that is inverted
 _PRODUCTS = 1 << 31  # multiply-adds at a time, unless so many are fewer than these tokens have
 _FEWEST_ROWS = 16
 _NEW_BYTES = 128 << 20
-_CHUNK, _CHUNKS = 4 << 20, 16  # bytes read at a time, and from how many places
+# Bytes read at a time, and from how many places: to load; and to see how fast the disk is, which
+# takes twice as long for a byte if the system can read less ahead.
+_CHUNK, _CHUNKS = 4 << 20, 16
+_RUN, _RUNS = 64 << 20, 8
 # Of the speed of products of this shape, what a forward reaches with attention and routing: the
 # middle of models of several shapes and dtypes.
 _FORWARD = 0.6
@@ -105,7 +109,7 @@ def byte_seconds(model: MoEModel) -> tuple[float, float]:
     """Seconds for a byte of the shards: as far as the disk decides them, and hashed too."""
     cached, fresh, hashing = list[float](), list[float](), list[float]()
     started = before = time.perf_counter()
-    for part, was_cached in _parts(model):
+    for part, was_cached in _parts(model, _RUN, _RUNS):
         taken = cached if was_cached else fresh
         taken.append((time.perf_counter() - before) / len(part))
         read = time.thread_time()
@@ -155,7 +159,7 @@ def loading_seconds(model: MoEModel, dtype: str = "auto", *, anew: bool = True) 
     weights, took = list[torch.Tensor](), list[float]()
     there = torch.zeros(0 if anew else _CHUNK // stored.itemsize, dtype=loaded)
     before = time.thread_time()
-    for part, _ in _parts(model):
+    for part, _ in _parts(model, _CHUNK, _CHUNKS):
         whole = len(part) - len(part) % stored.itemsize
         read = torch.frombuffer(bytearray(part[:whole]), dtype=stored)
         if anew:
@@ -167,31 +171,34 @@ def loading_seconds(model: MoEModel, dtype: str = "auto", *, anew: bool = True) 
     return statistics.median(took)
 
 
-def _parts(model: MoEModel) -> Iterator[tuple[bytes | bytearray, bool]]:
-    """Some bytes of the shards, from places all over them; whether the page cache had them."""
-    shards = model.checkpoint.shards
-    chunks = -(-_CHUNKS // len(shards))
+def _parts(model: MoEModel, length: int, places: int) -> Iterator[tuple[memoryview, bool]]:
+    """Some bytes of the shards, from places all over them; whether the page cache had them.
+
+    Each part is there until the next. It is read into memory that the process has.
+    """
+    shards, there = model.checkpoint.shards, bytearray(length)
+    there[:: mmap.PAGESIZE] = bytes(-(-length // mmap.PAGESIZE))
+    chunks = -(-places // len(shards))
     for number in range(chunks):
         for shard in shards:
             with (model.checkpoint.path / shard.name).open("rb", buffering=0) as file:
-                yield read_part(file.fileno(), number * shard.size // chunks, _CHUNK)
+                start = number * shard.size // chunks
+                yield read_part(file.fileno(), start, memoryview(there))
 
 
-def read_part(file: int, start: int, count: int) -> tuple[bytes | bytearray, bool]:
-    """So many bytes of an open file, fewer at its end; whether the page cache had them.
+def read_part(file: int, start: int, there: memoryview) -> tuple[memoryview, bool]:
+    """Fill memory from an open file, less at its end; whether the page cache had all of it.
 
     Of what was not there, nothing is afterwards: the next probe finds the same.
     """
-    was_absent = False
+    was_absent, length = False, max(0, min(len(there), os.fstat(file).st_size - start))
     if hasattr(os, "RWF_NOWAIT"):  # Linux
-        part, length = bytearray(count), min(count, os.fstat(file).st_size - start)
         try:
-            if os.preadv(file, [part], start, os.RWF_NOWAIT) == length:
-                del part[length:]
-                return part, True
+            if os.preadv(file, [there[:length]], start, os.RWF_NOWAIT) == length:
+                return there[:length], True
         except OSError as error:  # other numbers: no such file system
             was_absent = error.errno == errno.EAGAIN
-    read = os.pread(file, count, start)
+    length = os.preadv(file, [there[:length]], start)
     if was_absent:
-        os.posix_fadvise(file, start, count, os.POSIX_FADV_DONTNEED)
-    return read, False
+        os.posix_fadvise(file, start, length, os.POSIX_FADV_DONTNEED)
+    return there[:length], False

@@ -168,7 +168,6 @@ def _calibrate(
     model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings, work: Work
 ) -> Generator[Progress, None, RunManifest]:
     if settings.placement.stream_layers:
-        yield Progress(LOADING, 0, sequences.num_tokens, "tokens")
         yield from stream(model, sequences, with_blocks(model, sequences, settings), work)
     else:
         parts, run = _parts(model, sequences, work), _run_whole

@@ -6,7 +6,7 @@ that is larger than memory run in blocks. Prediction heads (MTP) follow as one m
 """
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -21,7 +21,12 @@ from analysis.calibration.feed import run_trunk
 from analysis.calibration.free import give_back_memory
 from analysis.calibration.heads import Heads
 from analysis.calibration.hidden import ForwardStates, HiddenStates, are_too_large
-from analysis.calibration.loading import DTYPES, CalibrationSettings, resolve_dtype
+from analysis.calibration.loading import (
+    DTYPES,
+    CalibrationSettings,
+    resolve_device,
+    resolve_dtype,
+)
 from analysis.calibration.partial import Work, note_model
 from analysis.calibration.paused import PausedForwards
 from analysis.calibration.relay import Relay
@@ -31,7 +36,8 @@ from analysis.errors import StatsError, not_finite
 from analysis.files.home import from_home
 from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.progress import Progress, Tally, cost
+from analysis.model.parts import stack_bytes, stacks_to_take
+from analysis.progress import LOADING, Progress, Tally, cost
 
 # Hidden states, and what experts get and give where these run in blocks.
 PAUSED_TIMES = 3
@@ -77,23 +83,33 @@ def stream(
     hidden = HiddenStates(folder, on_disk=on_disk)
     stages = num_stages(model, work)
     if work.state.layers < stages:
+        costs, tokens = layer_costs(model), sequences.num_tokens
+        twice = layers_in_blocks(model, place.experts_at_once)
+        tally = _tally(costs, sequences, work, stages, twice)
+        layers = [*range(work.state.layers, min(stages, model.depth))]
+        at_once = [layer for layer in layers if layer not in twice]
+        tally.correct("allocate", cost("allocate", _new_memory(model, settings, at_once)))
+        yield Progress(LOADING, 0, tokens, "tokens", whole=tally.whole)
         skeleton = Skeleton(model, settings)
         note_model(work.state, skeleton.model, settings)
         relay = Relay(
             skeleton.model, skeleton.layers, model.family.label, inseparable=model.inseparable
         )
-        costs = layer_costs(model)
-        twice = layers_in_blocks(model, place.experts_at_once)
-        tally = _tally(costs, sequences, work, stages, twice)
-        layers = range(work.state.layers, min(stages, model.depth))
-        memory = skeleton.memory_to_take(layer for layer in layers if layer not in twice)
-        tally.expect({"allocate": cost("allocate", memory)})
+        tally.correct("allocate", cost("allocate", skeleton.memory_to_take(at_once)))
         streamed = _Stream(model, sequences, settings, work, hidden, skeleton, relay, costs, tally)
         yield from streamed.run(stages, saves_each=on_disk)
         work.save()  # before the hidden states go: until then a resume needs them
     hidden.clear()
     if place.hidden_states_dir and folder.is_dir():
         folder.rmdir()
+
+
+def _new_memory(model: MoEModel, settings: CalibrationSettings, layers: Iterable[int]) -> int:
+    """Bytes of memory that layers are expected to take, before a skeleton says it."""
+    if resolve_device(settings.device).type != "cpu":
+        return 0
+    stacks = stack_bytes(model, DTYPES[resolve_dtype(settings.dtype, model)].itemsize)
+    return stacks_to_take(stacks.get(layer, 0) for layer in layers)[0]
 
 
 def _tally(
@@ -177,8 +193,8 @@ class _Stream:
                 yield self._progress(layer=layer)
             self.skeleton.load(layer)
             self.tally.add("read", self.costs.reading(layer))
-            yield self._progress(layer=layer)
         for number, batch in self._batches():
+            yield self._progress(layer=layer)
             with torch.no_grad():
                 if paused:
                     again = partial(self._run, layer, number, batch, run_trunk)
@@ -194,10 +210,11 @@ class _Stream:
                 self._count_around(batch, layer)
             else:
                 self._count(batch, layer)
-            yield self._progress(layer=layer)
+        # Before its last batch is told as done: a layer of 4 GiB takes a third of a second.
         self.skeleton.drop(layer)
         if paused:
             paused.states.clear()
+        yield self._progress(layer=layer)
         self.work.state.seconds += time.monotonic() - started
 
     def _experts_in_blocks(

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from analysis.families.base import SlotKind
@@ -63,3 +64,25 @@ def part_of(tensor: str) -> str:
     """The part of a tensor, see `weights_by_part`."""
     number = _NUMBER.search(tensor)
     return number[1] if number else tensor
+
+
+def stack_bytes(model: MoEModel, item: int) -> dict[int, int]:
+    """Layer -> bytes of memory that its experts are stacked in, so many for a weight.
+
+    What is dequantised, or is one tensor on disk already, is not stacked.
+    """
+    if model.quantisation or any(slot.kind is SlotKind.STACKED for slot in model.slots.values()):
+        return {}
+    routed = layer_weights(model, heads=False).routed
+    return {layer: item * routed[layer] for layer in sorted(routed)}
+
+
+def stacks_to_take(sizes: Iterable[int], there: int = 0) -> tuple[int, int]:
+    """Bytes that stacks of these sizes take, each in the memory of the one before; what is there.
+
+    `there`: what the first finds.
+    """
+    taken = 0
+    for size in sizes:
+        taken, there = (taken + size, size) if size > there else (taken, there)
+    return taken, there

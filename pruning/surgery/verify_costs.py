@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final
 
-from analysis.families.base import SlotKind
 from analysis.model.heads import loaded_bytes
 from analysis.model.layer_costs import LayerCosts, layer_costs, output_weights
 from analysis.model.moe_model import MoEModel
-from analysis.model.parts import layer_weights
+from analysis.model.parts import stack_bytes, stacks_to_take
 from analysis.progress import Costs, added, cost
 from pruning.plan.plan import PruningPlan
 from pruning.surgery.layer_memory import layer_memory
@@ -190,21 +189,10 @@ def costs_in_step(
         some, stacks = at_once, 0
         if some is None:
             some = layer_memory(model, item, repaired=bool(repaired)).at_once
-        for size in stack_bytes(model, item) if not some else ():
-            stacks, there = (stacks + size, size) if size > there else (stacks, there)
+        if not some:
+            stacks, there = stacks_to_take(stack_bytes(model, item).values(), there)
         costs = run_costs(model, tokens, computed)
         yield replace(costs, stacks=stacks, by_layers=True, at_once=some)
-
-
-def stack_bytes(model: MoEModel, item: int) -> list[int]:
-    """Bytes of memory that the experts of each layer are stacked in, so many for a weight.
-
-    What is dequantised, or is one tensor on disk already, is not stacked.
-    """
-    if model.quantisation or any(slot.kind is SlotKind.STACKED for slot in model.slots.values()):
-        return []
-    routed = layer_weights(model, heads=False).routed
-    return [item * routed[layer] for layer in sorted(routed)]
 
 
 def export_costs(source: MoEModel, written: int) -> Costs:

@@ -32,7 +32,9 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
     The problem if it cannot be kept.
     """
     missing = {kind for kind, amount in whole.left.items() if amount} - run_rates().keys()
-    rates = _of_products(missing, model, dtype, device) | _of_bytes(missing, model, dtype)
+    states_memory = bool(whole.total.get("allocate"))
+    rates = _of_products(missing, model, dtype, device)
+    rates |= _of_bytes(missing, model, dtype, anew=not states_memory)
     try:
         if rates:
             keep_probed(rates)
@@ -57,8 +59,10 @@ def _of_products(missing: Set[str], model: MoEModel, dtype: str, device: str) ->
     return rates
 
 
-def _of_bytes(missing: Set[str], model: MoEModel, dtype: str) -> dict[str, float]:
+def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> dict[str, float]:
+    """`anew`: what is read takes new memory, which is no work of its own."""
     from analysis.calibration.probe import allocating_seconds, byte_seconds, loading_seconds
+    from analysis.calibration.weights import num_threads
 
     rates = dict[str, float]()
     if "allocate" in missing:
@@ -67,12 +71,11 @@ def _of_bytes(missing: Set[str], model: MoEModel, dtype: str) -> dict[str, float
         disk, hashing = byte_seconds(model)
         rates["hash"] = hashing * RATES["hash"]
         loading = cache(partial(loading_seconds, model))
-        if "check" in missing:  # the source's bytes are read and compared too
-            rates["check"] = (hashing + loading("auto")) * RATES["check"]
+        if "check" in missing:  # the source's bytes are read and compared too, by threads
+            rates["check"] = (hashing + loading("auto")) * RATES["check"] / num_threads()
         for kind in missing & _LOADED.keys():
             own, share = _LOADED[kind]
-            # What is read to be compared states its new memory.
-            rates[kind] = max(disk, loading(own or dtype, anew=not own) / share) * RATES[kind]
+            rates[kind] = max(disk, loading(own or dtype, anew=anew) / share) * RATES[kind]
     return rates
 
 

@@ -9,6 +9,7 @@ from analysis.calibration import weight_memory
 from analysis.calibration.skeleton import Skeleton
 from analysis.calibration.weight_memory import WeightMemory
 from analysis.model.opening import load_model_index
+from analysis.model.parts import stack_bytes, stacks_to_take
 from builders import tiny_checkpoint
 
 SIZE = 1 << 26
@@ -119,8 +120,12 @@ def test_layers_take_the_memory_that_was_stated(fused, tmp_path, monkeypatch):
     monkeypatch.setattr(weight_memory, "_LEAST", 1)
     kind = {"model_type": "mixtral", "fused": True} if fused else {"model_type": "olmoe"}
     tiny_checkpoint(tmp_path / "model", **kind)
-    skeleton, taken = Skeleton(load_model_index(str(tmp_path / "model")), make_settings()), []
+    model = load_model_index(str(tmp_path / "model"))
+    skeleton, taken = Skeleton(model, make_settings()), []
     stated = skeleton.memory_to_take(range(3))
+    item = next(skeleton.model.parameters()).element_size()
+    before = [stack_bytes(model, item).get(layer, 0) for layer in range(3)]
+    assert stacks_to_take(before) == (stated, before[-1])  # as is said before there is a skeleton
     for layer in range(3):
         taken.append(sum(skeleton.take_memory(layer)))
         skeleton.load(layer)
