@@ -1,11 +1,12 @@
 """The share of a whole task that is finished, and the time left."""
 
-import statistics
 import threading
 import time
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Final
 
 from analysis.progress import NOTHING, Progress, Whole, kind_of, rate_of, scaled
@@ -150,8 +151,9 @@ class Pace:
     def _slower(self, kind: str) -> float:
         """How many times as long as usual this run takes, by work like this, if any is done.
 
-        The median of its kinds, as one may be far off: small matrices are inverted slowly. Bytes
-        and products are not alike: the disk decides one, and the processor the other.
+        Of its kinds the one in the middle of the work, as one may be far off: small matrices are
+        inverted slowly. Bytes and products are not alike: the disk decides one, and the processor
+        the other.
         """
         if not kind_of(kind).tells_run:
             return 1.0
@@ -163,7 +165,9 @@ class Pace:
             alike = done
         if not alike:
             return 1.0
-        return statistics.median(map(self._times_usual, alike))
+        ranked = sorted((self._times_usual(other), self._costs[other]) for other in alike)
+        sums = [*accumulate(work for _, work in ranked)]
+        return ranked[bisect_left(sums, sums[-1] / 2)][0]
 
     def _times_usual(self, kind: str) -> float:
         """How many times as long as usual work of a kind takes that was done."""

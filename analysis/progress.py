@@ -26,7 +26,7 @@ RUNNING_ORIGINAL: Final = "running the original model"
 class Kind:
     """A kind of work."""
 
-    a_second: float  # so much of it takes a second of the machine of all these rates
+    a_second: float  # how much of it takes a second, on the machine on which `KINDS` was measured
     is_bytes: bool = False
     is_read: bool = False  # whether the bytes are of files that are read
     # Whether its rate known of a machine says how fast others like it are there: not what depends
@@ -36,33 +36,32 @@ class Kind:
     tells_run: bool = True
 
 
-_reads = partial(Kind, is_bytes=True, is_read=True)
-_products = Kind
-_repairs = partial(Kind, tells_machine=False)
-_else = partial(Kind, tells_machine=False, tells_run=False)
+_bytes = partial(Kind, is_bytes=True, is_read=True)
+_of_repair = partial(Kind, tells_machine=False)
+_apart = partial(Kind, tells_machine=False, tells_run=False)
 
 # By tools/benchmarks/progress.py. Only ratios matter, and only until the rates of the run itself
-# are known.
+# are known. Amounts are bytes or multiply-adds, unless they say otherwise.
 KINDS: Final[Mapping[str, Kind]] = {
-    "read": _reads(1.0e9),  # weights, from disk or its cache into a model
-    "multiply": _products(2.0e10),  # of a forward through layers
-    "compare": _products(7.0e9),  # of one output head, where two models are compared
-    "decode": _products(2.0e9),  # of a forward, a token at a time
-    "answer": _products(2.0e9),  # the same
-    "observe": _repairs(1.0e10),  # of a forward, where a repair runs both models
-    "run repaired": _repairs(2.0e10),  # of a forward, with weights that are read again
-    "fit": _repairs(3.3e10),  # of a repair's least squares
-    "invert": _repairs(1.7e10),  # of inverses of its Gram matrices: cubes of their width
-    "hash": _reads(1.0e9, tells_run=False),
-    "sum": _reads(5.0e9),  # of experts, whose weights are summed up
-    "compile": _else(1.0),  # seconds, of what sums them up
-    "write": _else(7.0e8, is_bytes=True),  # hashed as well
-    "check": _reads(7.0e8, tells_run=False),  # of an export beside those of its source
-    "read float32": _reads(1.0e9),  # weights, into a model in float32, whatever the others are in
-    "multiply float32": _products(2.0e10),  # of a forward through it
+    "read": _bytes(1.0e9),  # weights, from disk or its cache into a model
+    "multiply": Kind(2.0e10),  # of a forward through layers
+    "compare": Kind(7.0e9),  # of one output head, where two models are compared
+    "decode": Kind(2.0e9),  # of a forward, a token at a time
+    "answer": Kind(2.0e9),  # the same
+    "observe": _of_repair(1.0e10),  # of a forward, where a repair runs both models
+    "run repaired": _of_repair(2.0e10),  # of a forward, with weights that are read again
+    "fit": _of_repair(3.3e10),  # of a repair's least squares
+    "invert": _of_repair(1.7e10),  # of inverses of its Gram matrices: cubes of their width
+    "hash": _bytes(1.0e9, tells_run=False),  # of files
+    "sum": _bytes(5.0e9),  # of experts, whose weights are summed up
+    "compile": _apart(1.0),  # seconds, of what sums them up
+    "write": _apart(7.0e8, is_bytes=True),  # hashed as well
+    "check": _bytes(7.0e8, tells_run=False),  # of an export beside those of its source
+    "read float32": _bytes(1.0e9),  # weights, into a model in float32, whatever the others are in
+    "multiply float32": Kind(2.0e10),  # of a forward through it
     # Memory that a process did not have, before weights are read.
     "allocate": Kind(1.0e9, is_bytes=True, tells_run=False),
-    "open": _else(1.2e4),  # tensors of a checkpoint, for which a model without weights is made
+    "open": _apart(1.2e4),  # tensors of a checkpoint, for which a model without weights is made
 }
 _UNSTATED: Final = Kind(1.0)
 RATES: Final = {name: kind.a_second for name, kind in KINDS.items()}

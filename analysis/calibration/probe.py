@@ -10,6 +10,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 from analysis.calibration.free import free_memory
@@ -108,8 +109,9 @@ def fastest_seconds(run: "Callable[[int], torch.Tensor]", on: "torch.device") ->
 def byte_seconds(model: MoEModel) -> tuple[float, float]:
     """Seconds for a byte of the shards: as far as the disk decides them, and hashed too."""
     cached, fresh, hashing = list[float](), list[float](), list[float]()
+    there = _memory(_RUN)
     started = before = time.perf_counter()
-    for part, was_cached in _parts(model, _RUN, _RUNS):
+    for part, was_cached in _parts(model, there, _RUNS):
         taken = cached if was_cached else fresh
         taken.append((time.perf_counter() - before) / len(part))
         read = time.thread_time()
@@ -159,7 +161,7 @@ def loading_seconds(model: MoEModel, dtype: str = "auto", *, anew: bool = True) 
     weights, took = list[torch.Tensor](), list[float]()
     there = torch.zeros(0 if anew else _CHUNK // stored.itemsize, dtype=loaded)
     before = time.thread_time()
-    for part, _ in _parts(model, _CHUNK, _CHUNKS):
+    for part, _ in _parts(model, _memory(_CHUNK), _CHUNKS):
         whole = len(part) - len(part) % stored.itemsize
         read = torch.frombuffer(bytearray(part[:whole]), dtype=stored)
         if anew:
@@ -171,34 +173,50 @@ def loading_seconds(model: MoEModel, dtype: str = "auto", *, anew: bool = True) 
     return statistics.median(took)
 
 
-def _parts(model: MoEModel, length: int, places: int) -> Iterator[tuple[memoryview, bool]]:
+def _parts(model: MoEModel, there: memoryview, places: int) -> Iterator[tuple[memoryview, bool]]:
     """Some bytes of the shards, from places all over them; whether the page cache had them.
 
-    Each part is there until the next. It is read into memory that the process has.
+    Each part is `there` until the next.
     """
-    shards, there = model.checkpoint.shards, bytearray(length)
-    there[:: mmap.PAGESIZE] = bytes(-(-length // mmap.PAGESIZE))
+    shards = model.checkpoint.shards
     chunks = -(-places // len(shards))
     for number in range(chunks):
         for shard in shards:
             with (model.checkpoint.path / shard.name).open("rb", buffering=0) as file:
-                start = number * shard.size // chunks
-                yield read_part(file.fileno(), start, memoryview(there))
+                yield read_part(file, number * shard.size // chunks, there)
 
 
-def read_part(file: int, start: int, there: memoryview) -> tuple[memoryview, bool]:
-    """Fill memory from an open file, less at its end; whether the page cache had all of it.
+def _memory(length: int) -> memoryview:
+    """Memory that the system has given already: each page was written to."""
+    there = bytearray(length)
+    there[:: mmap.PAGESIZE] = bytes(-(-length // mmap.PAGESIZE))
+    return memoryview(there)
+
+
+def read_part(file: FileIO, start: int, there: memoryview) -> tuple[memoryview, bool]:
+    """Fill memory from a file, less at its end or of a slow disk; whether the page cache had it.
 
     Of what was not there, nothing is afterwards: the next probe finds the same.
     """
-    was_absent, length = False, max(0, min(len(there), os.fstat(file).st_size - start))
-    if hasattr(os, "RWF_NOWAIT"):  # Linux
-        try:
-            if os.preadv(file, [there[:length]], start, os.RWF_NOWAIT) == length:
-                return there[:length], True
-        except OSError as error:  # other numbers: no such file system
-            was_absent = error.errno == errno.EAGAIN
-    length = os.preadv(file, [there[:length]], start)
-    if was_absent:
-        os.posix_fadvise(file, start, length, os.POSIX_FADV_DONTNEED)
-    return there[:length], False
+    had, filled = _from_cache(file, start, there), 0
+    if had == len(there):
+        return there, True
+    file.seek(start)
+    before = time.perf_counter()
+    while count := file.readinto(there[filled : filled + _CHUNK]):
+        filled += count
+        if time.perf_counter() - before > _SECONDS:
+            break
+    if had is not None:
+        os.posix_fadvise(file.fileno(), start + had, filled - had, os.POSIX_FADV_DONTNEED)
+    return there[:filled], had == filled
+
+
+def _from_cache(file: FileIO, start: int, there: memoryview) -> int | None:
+    """How many bytes of memory the page cache could fill from a file; None where it cannot tell."""
+    if not hasattr(os, "RWF_NOWAIT"):  # not Linux
+        return None
+    try:
+        return os.preadv(file.fileno(), [there], start, os.RWF_NOWAIT)
+    except OSError as error:  # other numbers: no such file system
+        return 0 if error.errno == errno.EAGAIN else None

@@ -31,12 +31,13 @@ from analysis.calibration.partial import Work, note_model
 from analysis.calibration.paused import PausedForwards
 from analysis.calibration.relay import Relay
 from analysis.calibration.skeleton import EMBEDDINGS, HEAD, Skeleton
+from analysis.calibration.weight_memory import bytes_to_take
 from analysis.corpora.sequences import TokenBatch, TokenSequences
 from analysis.errors import StatsError, not_finite
 from analysis.files.home import from_home
 from analysis.model.layer_costs import LayerCosts, layer_costs
 from analysis.model.moe_model import MoEModel
-from analysis.model.parts import stack_bytes, stacks_to_take
+from analysis.model.parts import stack_bytes
 from analysis.progress import LOADING, Progress, Tally, cost
 
 # Hidden states, and what experts get and give where these run in blocks.
@@ -109,7 +110,7 @@ def _new_memory(model: MoEModel, settings: CalibrationSettings, layers: Iterable
     if resolve_device(settings.device).type != "cpu":
         return 0
     stacks = stack_bytes(model, DTYPES[resolve_dtype(settings.dtype, model)].itemsize)
-    return stacks_to_take(stacks.get(layer, 0) for layer in layers)[0]
+    return bytes_to_take([stacks.get(layer, 0)] for layer in layers)
 
 
 def _tally(
@@ -210,7 +211,7 @@ class _Stream:
                 self._count_around(batch, layer)
             else:
                 self._count(batch, layer)
-        # Before its last batch is told as done: a layer of 4 GiB takes a third of a second.
+        # This comes before its last batch is told as done, as 4 GiB take a third of a second.
         self.skeleton.drop(layer)
         if paused:
             paused.states.clear()

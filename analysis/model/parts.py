@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from analysis.families.base import SlotKind
@@ -75,14 +74,3 @@ def stack_bytes(model: MoEModel, item: int) -> dict[int, int]:
         return {}
     routed = layer_weights(model, heads=False).routed
     return {layer: item * routed[layer] for layer in sorted(routed)}
-
-
-def stacks_to_take(sizes: Iterable[int], there: int = 0) -> tuple[int, int]:
-    """Bytes that stacks of these sizes take, each in the memory of the one before; what is there.
-
-    `there`: what the first finds.
-    """
-    taken = 0
-    for size in sizes:
-        taken, there = (taken + size, size) if size > there else (taken, there)
-    return taken, there

@@ -118,7 +118,8 @@ def _run(request: BinsRequest) -> Steps[BinsRecord]:
     samples = make_samples(drawn_samples.sequences, request.batch_size)
     measured = MeasureSettings(("nll",), settings.seed)
     counted = drawn_samples.sequences.num_tokens, int(samples.num_scored.sum())
-    costs = RunCosts.of(model, *counted, by_layers=False)
+    names = measured.measures
+    costs = RunCosts.of(model, *counted, names, by_layers=False, keeps_original=False)
     whole = Parts(_parts(costs, len(bins)), {_REMOVING: done / len(bins)})
     yield Progress(LOADING, 0, len(bins), "bins", whole=whole.whole)
     with loaded_model(model, settings) as loaded:

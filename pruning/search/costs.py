@@ -2,22 +2,26 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Final
 
-from analysis.model.layer_costs import layer_costs, logits_cost
+from analysis.model.layer_costs import layer_costs, logits_cost, output_weights
 from analysis.model.moe_model import MoEModel
 from analysis.progress import LOADING, NOTHING, RUNNING_ORIGINAL, Costs, Parts, Whole
+from pruning.measures.result import MEASURES
 from pruning.plan.units import Removed
 from pruning.requests.search_settings import SearchSettings
 
-# Of the cost of comparing logits by all measures: one measure instead of two; and with the
-# original's probabilities kept, so that only the candidate's head runs.
-_ONE_MEASURE: Final = 0.75
-_KEPT_ORIGINAL: Final = 0.5
+# Of the cost of comparing logits: each of two heads with its probabilities, and each of the two
+# measures that sum over the vocabulary. A loss looks one token up.
+_HEAD: Final = 0.27
+_SUM: Final = 0.23
+_LOOKED_UP: Final = frozenset({"nll", "full_nll"})
+# Probabilities of the original are kept in free memory, of which nobody knows how much there is.
+_KEPT_BYTES: Final = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -32,15 +36,31 @@ class RunCosts:
     by_layers: bool = False  # all candidates run in one pass, which states its own costs
 
     @classmethod
-    def of(cls, model: MoEModel, tokens: int, positions: int, *, by_layers: bool) -> "RunCosts":
-        """The costs of a model on samples of so many tokens and scored positions."""
+    def of(  # noqa: PLR0913
+        cls,
+        model: MoEModel,
+        tokens: int,
+        positions: int,
+        measures: Iterable[str],
+        *,
+        by_layers: bool,
+        keeps_original: bool = True,
+    ) -> "RunCosts":
+        """The costs of a model on samples of so many tokens and scored positions.
+
+        `measures`: names of those that compare it with the original, whose probabilities are kept
+        for the next candidate, unless it runs by layers.
+        """
         costs = layer_costs(model)
+        keeps = keeps_original and not by_layers
+        heads = 2.0 - (_kept_share(model, positions) if keeps else 0.0)
+        sums = {MEASURES[name].sums for name in measures} - _LOOKED_UP
         return cls(
             costs.reading(*costs.num_bytes),
             costs.reading(*range(model.depth)),
             tuple(costs.running(tokens, layer) for layer in range(model.depth)),
             tuple(layer.index for layer in model.layers),
-            logits_cost(model, positions) * (_ONE_MEASURE if by_layers else _KEPT_ORIGINAL),
+            logits_cost(model, positions) * (_HEAD * heads + _SUM * len(sums)),
             by_layers,
         )
 
@@ -100,6 +120,12 @@ class RunCosts:
         first = [1 / (2 * min(pair) + 1) for pair in product(draws, draws)]
         share = 1.0 if self.by_layers else 1 - statistics.mean(first)
         return {"multiply": share * self._running[0], "compare": self.head}
+
+
+def _kept_share(model: MoEModel, positions: int) -> float:
+    """The part of the original's probabilities that is expected to be kept."""
+    vocabulary = output_weights(model) // max(1, model.hidden_size)
+    return min(1.0, _KEPT_BYTES / max(1, 4 * positions * vocabulary))
 
 
 def search_parts(costs: RunCosts, settings: SearchSettings) -> Parts:

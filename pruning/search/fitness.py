@@ -255,7 +255,8 @@ class StreamedRuns:
     def _parts(self, candidates: int) -> Parts:
         """The pass through the layers, then the heads of all candidates."""
         tokens, scored = self.samples.sequences.num_tokens, int(self.samples.num_scored.sum())
-        costs = RunCosts.of(self.model, tokens, scored, by_layers=True)
+        names = self.settings.measures
+        costs = RunCosts.of(self.model, tokens, scored, names, by_layers=True)
         passes = dict(costs.one_pass([-1] * candidates))
         heads = passes.pop("compare")
         return Parts({"layers": passes, _COMPARING: {"compare": heads}})

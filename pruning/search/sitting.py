@@ -103,7 +103,7 @@ class Problem:
         """What runs over its samples cost."""
         sequences, by_layers = self.search_samples.sequences, self.running.placement.stream_layers
         tokens, positions = sequences.num_tokens, sequences.num_counted
-        return RunCosts.of(self.model, tokens, positions, by_layers=by_layers)
+        return RunCosts.of(self.model, tokens, positions, [self.measure], by_layers=by_layers)
 
     def header(self) -> dict[str, Any]:
         """All that decides the outcome, as plain JSON."""

@@ -17,7 +17,7 @@ from analysis.drain import with_steps
 from analysis.errors import CheckpointError
 
 CHUNK_BYTES = 1 << 20
-_MAX_WORKERS = 4
+MOST_WORKERS = 4  # threads that check
 _POLL_SECONDS = 0.1
 Answer = TypeVar("Answer")
 
@@ -146,7 +146,7 @@ def ask_shards(
     """
     stop = Event()
     readers = {name: Reader(stop) for name in names}
-    with ThreadPoolExecutor(_MAX_WORKERS, "verify") as pool:
+    with ThreadPoolExecutor(MOST_WORKERS, "verify") as pool:
         futures = {name: pool.submit(ask, name, reader) for name, reader in readers.items()}
         try:
             pending: set[Future[Answer]] = set(futures.values())

@@ -8,7 +8,7 @@ from typing import Final
 from analysis.model.heads import loaded_bytes
 from analysis.model.layer_costs import LayerCosts, layer_costs, output_weights
 from analysis.model.moe_model import MoEModel
-from analysis.model.parts import stack_bytes, stacks_to_take
+from analysis.model.parts import stack_bytes
 from analysis.progress import Costs, added, cost
 from pruning.plan.plan import PruningPlan
 from pruning.surgery.layer_memory import layer_memory
@@ -189,8 +189,8 @@ def costs_in_step(
         some, stacks = at_once, 0
         if some is None:
             some = layer_memory(model, item, repaired=bool(repaired)).at_once
-        if not some:
-            stacks, there = stacks_to_take(stack_bytes(model, item).values(), there)
+        for size in stack_bytes(model, item).values() if not some else ():
+            stacks, there = (stacks + size, size) if size > there else (stacks, there)
         costs = run_costs(model, tokens, computed)
         yield replace(costs, stacks=stacks, by_layers=True, at_once=some)
 

@@ -1,5 +1,6 @@
 """The rates of this machine, probed where no run has measured any."""
 
+import os
 from collections.abc import Callable, Set
 from dataclasses import replace
 from functools import cache, partial
@@ -62,7 +63,7 @@ def _of_products(missing: Set[str], model: MoEModel, dtype: str, device: str) ->
 def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> dict[str, float]:
     """`anew`: what is read takes new memory, which is no work of its own."""
     from analysis.calibration.probe import allocating_seconds, byte_seconds, loading_seconds
-    from analysis.calibration.weights import num_threads
+    from pruning.surgery.reading import MOST_WORKERS
 
     rates = dict[str, float]()
     if "allocate" in missing:
@@ -72,7 +73,9 @@ def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> 
         rates["hash"] = hashing * RATES["hash"]
         loading = cache(partial(loading_seconds, model))
         if "check" in missing:  # the source's bytes are read and compared too, by threads
-            rates["check"] = (hashing + loading("auto")) * RATES["check"] / num_threads()
+            threads = min(MOST_WORKERS, len(model.checkpoint.shards), os.cpu_count() or 1)
+            computing = (hashing - disk + loading("auto", anew=anew)) / threads
+            rates["check"] = max(disk, computing) * RATES["check"]
         for kind in missing & _LOADED.keys():
             own, share = _LOADED[kind]
             rates[kind] = max(disk, loading(own or dtype, anew=anew) / share) * RATES[kind]

@@ -131,7 +131,8 @@ def searching_costs(recipe: Recipe, machine: Machine, model: MoEModel) -> Costs:
         return {}
     seq_len = seq_len_of(section.corpus, recipe.seq_len)
     tokens = section.samples * within_context(model, seq_len, recipe.seq_len)
-    costs = RunCosts.of(model, tokens, tokens, by_layers=machine.stream_layers)
+    by_layers = machine.stream_layers
+    costs = RunCosts.of(model, tokens, tokens, [section.fitness], by_layers=by_layers)
     return search_parts(costs, section).whole.total
 
 

@@ -16,7 +16,14 @@ from pruning.measurements.block import SampleSet
 from pruning.measures.curves import Curves, Sensitivity
 from pruning.measures.drawn_samples import DrawnSamples
 from pruning.measures.names import CostName
-from pruning.measures.points import MOVES, WHOLE, Point, curve_points, fewer_points
+from pruning.measures.points import (
+    MEASURES,
+    MOVES,
+    WHOLE,
+    Point,
+    curve_points,
+    fewer_points,
+)
 from pruning.plan.expert_sizes import check_fewer
 from pruning.plan.experts_per_token import fewer_in_all
 from pruning.plan.units import Units
@@ -194,7 +201,7 @@ def sensitivity_costs(request: CurvesRequest, model: MoEModel) -> tuple[Costs, C
     from pruning.search.costs import RunCosts
 
     tokens, layers = expected_tokens(request, model), range(len(model.layers))
-    costs = RunCosts.of(model, tokens, tokens, by_layers=request.stream_layers)
+    costs = RunCosts.of(model, tokens, tokens, MEASURES, by_layers=request.stream_layers)
     bits = request.bits if isinstance(request, SensitivityRequest) else ()
     levels = request.levels + len(bits)
     positions = [WHOLE, *(layer for layer in layers for _ in range(levels))]
@@ -224,7 +231,6 @@ class _LazyModel:
         from analysis.calibration.loading import resolve_dtype
         from pruning.engine.candidate import MeasureSettings
         from pruning.engine.run import how_made
-        from pruning.measures.points import MEASURES
         from pruning.measures.samples import make_samples
         from pruning.search.sensitivity import Measuring
 
@@ -271,7 +277,7 @@ class _LazyModel:
 
         tokens, positions = samples.sequences.num_tokens, int(samples.num_scored.sum())
         by_layers = self.request.stream_layers
-        return RunCosts.of(self.model, tokens, positions, by_layers=by_layers)
+        return RunCosts.of(self.model, tokens, positions, MEASURES, by_layers=by_layers)
 
     def _load(self, sequences: TokenSequences) -> "Steps[PreTrainedModel]":
         from pruning.search.fitness import load_for
@@ -286,7 +292,7 @@ class _LazyModel:
 
         if self._share is None:
             tokens = sum(draw.sequences.num_tokens for draw in self._draws)
-            costs = RunCosts.of(self.model, tokens, tokens, by_layers=False)
+            costs = RunCosts.of(self.model, tokens, tokens, MEASURES, by_layers=False)
             passes = costs.passes([point.position for point in self._points])
             longest = max((draw.sequences for draw in self._draws), key=lambda of: of.longest)
             self._share = yield from load_search_share(

@@ -9,7 +9,7 @@ from analysis.calibration import weight_memory
 from analysis.calibration.skeleton import Skeleton
 from analysis.calibration.weight_memory import WeightMemory
 from analysis.model.opening import load_model_index
-from analysis.model.parts import stack_bytes, stacks_to_take
+from analysis.model.parts import stack_bytes
 from builders import tiny_checkpoint
 
 SIZE = 1 << 26
@@ -124,8 +124,8 @@ def test_layers_take_the_memory_that_was_stated(fused, tmp_path, monkeypatch):
     skeleton, taken = Skeleton(model, make_settings()), []
     stated = skeleton.memory_to_take(range(3))
     item = next(skeleton.model.parameters()).element_size()
-    before = [stack_bytes(model, item).get(layer, 0) for layer in range(3)]
-    assert stacks_to_take(before) == (stated, before[-1])  # as is said before there is a skeleton
+    stacks = stack_bytes(model, item)  # which tell it before there is a skeleton
+    assert weight_memory.bytes_to_take([stacks.get(layer, 0)] for layer in range(3)) == stated
     for layer in range(3):
         taken.append(sum(skeleton.take_memory(layer)))
         skeleton.load(layer)

@@ -1,6 +1,7 @@
 """The expert map in a real browser, on 6 layers (1..6) x 32 experts, 16 kept."""
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -151,7 +152,9 @@ def test_switching_the_arrangement_repaints_and_keeps_the_selection(map_page, pa
     canvas = map_page.locator("canvas.base").first
     before = canvas.evaluate("canvas => canvas.toDataURL()")
     arrange_by_expert(map_page)
-    assert canvas.evaluate("canvas => canvas.toDataURL()") != before
+    map_page.wait_for_function(
+        "([canvas, before]) => canvas.toDataURL() !== before", arg=[canvas.element_handle(), before]
+    )
     map_page.mouse.move(*cell(map_page, 1, 1, 7))
     expect(readout(map_page)).to_contain_text("layer 2 \u00b7 expert 7 ")
     map_page.mouse.move(0, 0)
@@ -162,8 +165,12 @@ def test_switching_the_arrangement_repaints_and_keeps_the_selection(map_page, pa
 # `window.clock.stands` waits until a canvas has shown one picture for 10 frames.
 CLOCK = """() => {
     const [next, now] = [window.requestAnimationFrame, performance.now];
-    let time = now.call(performance);
-    window.requestAnimationFrame = call => next(() => call((time += 20)));
+    let [time, frame] = [now.call(performance), 0];
+    const pass = at => {
+        if (at !== frame) [time, frame] = [time + 20, at];
+        return time;
+    };
+    window.requestAnimationFrame = call => next(at => call(pass(at)));
     performance.now = () => time;
     window.clock = {
         restore: () => {
@@ -182,12 +189,19 @@ CLOCK = """() => {
 }"""
 
 
+@pytest.fixture
+def even_clock(map_page: Page) -> Iterator[None]:
+    map_page.evaluate(CLOCK)
+    yield
+    map_page.evaluate("window.clock.restore()")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("even_clock")
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_cells_move_to_another_order_unless_motion_is_reduced(map_page, motion):
     """What the canvas shows after the toggle, frame by frame; keys read the new order at once."""
     map_page.emulate_media(reduced_motion=motion)
-    map_page.evaluate(CLOCK)
     canvas = map_page.locator("canvas.base").first
     # A new map may be painted again, and a canvas that is read is painted by other means.
     canvas.evaluate(
@@ -212,7 +226,6 @@ def test_cells_move_to_another_order_unless_motion_is_reduced(map_page, motion):
     map_page.set_viewport_size({"width": 1201, "height": 900})
     map_page.set_viewport_size({"width": 1200, "height": 900})
     assert canvas.evaluate("canvas => window.clock.stands(canvas)") == shown[-1] == end
-    map_page.evaluate("window.clock.restore()")
 
 
 @pytest.mark.slow

@@ -94,20 +94,20 @@ def test_the_rate_of_heads_is_of_two_products_and_of_what_is_measured(model, mon
 def test_parts_say_whether_the_page_cache_had_them_and_leave_it_as_it_was(tmp_path):
     content = np.random.default_rng(0).bytes(3 << 20)
     (tmp_path / "shard").write_bytes(content)
-    with (tmp_path / "shard").open("rb") as file:
+    with (tmp_path / "shard").open("rb", buffering=0) as file:
         os.fsync(file.fileno())
-        part, _ = read_part(file.fileno(), 1000, memoryview(bytearray(1 << 20)))
+        part, _ = read_part(file, 1000, memoryview(bytearray(1 << 20)))
         assert part == content[1000 : 1000 + (1 << 20)]
-        part, _ = read_part(file.fileno(), 2 << 20, memoryview(bytearray(4 << 20)))
+        part, _ = read_part(file, 2 << 20, memoryview(bytearray(4 << 20)))
         assert part == content[2 << 20 :]  # the end
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         there = [memoryview(bytearray(1 << 20)) for _ in range(3)]
-        first, second = (read_part(file.fileno(), 1 << 20, each) for each in there[:2])
+        first, second = (read_part(file, 1 << 20, each) for each in there[:2])
         assert first == second  # also of file systems in memory, which forget nothing
         file.read()
         has_flags = hasattr(os, "RWF_NOWAIT")
-        assert read_part(file.fileno(), 1 << 20, there[2]) == (first[0], has_flags)
+        assert read_part(file, 1 << 20, there[2]) == (first[0], has_flags)
 
 
 def test_what_memory_cannot_hold_is_read_from_the_disk():

@@ -227,7 +227,7 @@ def recorded(
     thread.join()
     pace = paces["processor"]
     kinds = {kind: pace._seconds[kind] / costs for kind, costs in pace._costs.items()}
-    task = {"ended": ended, "frames": frames, "kinds": kinds, "probed": dict(pace._usual)}
+    task = {"ended": ended, "frames": frames, "kinds": kinds, "known": dict(pace._usual)}
     tasks.append(task)
 
 
@@ -274,7 +274,7 @@ def main() -> None:
 def rates_of(task: dict) -> Iterator[str]:
     """Each kind of work with its rate in this run, and that known before."""
     for kind, rate in task["kinds"].items():
-        before = task["probed"].get(kind)
+        before = task["known"].get(kind)
         yield f"{kind} {rate:.2f}" + (f" ({before:.2f})" if before else "")
 
 
