@@ -207,9 +207,11 @@ def read_part(file: FileIO, start: int, there: memoryview) -> tuple[memoryview, 
         filled += count
         if time.perf_counter() - before > _SECONDS:
             break
-    if had is not None:
-        os.posix_fadvise(file.fileno(), start + had, filled - had, os.POSIX_FADV_DONTNEED)
-    return there[:filled], had == filled
+    if had is None:
+        return there[:filled], False
+    if (brought := filled - had) > 0:  # 0 would drop the rest of the file
+        os.posix_fadvise(file.fileno(), start + had, brought, os.POSIX_FADV_DONTNEED)
+    return there[:filled], brought <= 0
 
 
 def _from_cache(file: FileIO, start: int, there: memoryview) -> int | None:
