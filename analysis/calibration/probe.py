@@ -163,7 +163,7 @@ def loading_seconds(model: MoEModel, dtype: str = "auto", *, anew: bool = True) 
     before = time.thread_time()
     for part, _ in _parts(model, _memory(_CHUNK), _CHUNKS):
         whole = len(part) - len(part) % stored.itemsize
-        read = torch.frombuffer(bytearray(part[:whole]), dtype=stored)
+        read = torch.frombuffer(part[:whole], dtype=stored)
         if anew:
             weights.append(read.to(loaded, copy=True))  # kept: the next ones take more memory
         else:
