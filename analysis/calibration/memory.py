@@ -21,7 +21,6 @@ from analysis.calibration.loading import (
     resolve_device,
     resolve_dtype,
 )
-from analysis.calibration.probe import multiply_rate
 from analysis.calibration.streamed import PAUSED_TIMES, hidden_bytes, is_on_disk
 from analysis.calibration.sums import sums_of
 from analysis.corpora.sequences import TokenSequences
@@ -30,8 +29,7 @@ from analysis.model.layer_costs import active_by_layer
 from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
 from analysis.model.parts import weights_by_part
 from analysis.model.widths import computed_widths
-from analysis.progress import cost
-from analysis.stats.rates import run_rates
+from analysis.progress import Costs, cost
 
 _GIB = 1 << 30
 _ROUTE_BYTES = 60  # of a token and one of its experts: order, ids, gate weight
@@ -81,11 +79,11 @@ class MemoryNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Estimated memory and time of a calibration."""
+    """Estimated memory and work of a calibration."""
 
     memory_bytes: int  # for the chosen settings, in addition to the Python process
     needs: MemoryNeeds  # for each way of running the model, and what is free
-    seconds: float  # of the passes, without loading the model
+    costs: Costs  # of reading the model and of the passes
 
 
 def memory_needs(
@@ -242,7 +240,7 @@ def active_params(model: MoEModel) -> int:
 
 
 def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSettings) -> Estimate:
-    """Expected memory and time, without loading the model; refuses one that cannot be loaded."""
+    """Expected memory and work, without loading the model; refuses one that cannot be loaded."""
     check_loadable(model, trusted=settings.trust_remote_code)
     needs = memory_needs(model, sequences, settings)
     padded = sequences.num_padded(settings.batch_size)
@@ -251,13 +249,12 @@ def estimate(model: MoEModel, sequences: TokenSequences, settings: CalibrationSe
     if settings.placement.stream_layers and needs.experts_at_once:  # what surrounds them runs twice
         around = active_by_layer(model, experts=False)
         active += sum(around[layer] for layer in layers_in_blocks(model, needs.experts_at_once))
-    # Bytes become weights about as fast as products of their cost are made.
-    work = cost("multiply", active * (sequences.num_tokens + padded))
-    work += cost("read", model.checkpoint.nbytes)
-    rate = run_rates().get("multiply") or multiply_rate(model, settings.dtype, settings.device)
     by_layers = needs.in_blocks or needs.streamed
     return Estimate(
         memory_bytes=by_layers if settings.placement.stream_layers else needs.whole_model,
         needs=needs,
-        seconds=work * rate,
+        costs={
+            "read": cost("read", model.checkpoint.nbytes),
+            "multiply": cost("multiply", active * (sequences.num_tokens + padded)),
+        },
     )

@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from analysis.model.opening import load_model_index
 from analysis.numbers.words import counted, time_in_words
+from analysis.progress import Whole
 from analysis.stats.manifest import CorpusRef
+from analysis.stats.rates import expected_seconds
 from app.cli.action import end, show
 from app.cli.derive import command
 from app.console import finish, follow, out, show_facts
@@ -48,7 +50,8 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
     first = requests[0]  # all have one model, dtype and device
     model = load_model_index(first.model, revision=first.revision)
     own = python_memory(item_bytes(model, first.dtype), first.device)
-    for corpus, guess in forecasts:
+    times = [expected_seconds(Whole(guess.costs)) for _, guess in forecasts]
+    for (corpus, guess), seconds in zip(forecasts, times, strict=True):
         prepared = dict(corpus.prepared)
         source = prepared.pop("source", {})
         show_facts(
@@ -65,16 +68,15 @@ def _dry_run(requests: list[CalibrateRequest]) -> None:
                 "memory": format_bytes(own + guess.memory_bytes),
                 **_by_layers(guess.needs, own),
                 "memory free": f"{format_bytes(guess.needs.free)}; {guess.needs.advice}",
-                "time": f"about {time_in_words(guess.seconds)}",
+                "time": f"about {time_in_words(seconds)}",
             }
         )
         out.print()
-    guesses = [guess for _, guess in forecasts]
-    memory = own + max(guess.memory_bytes for guess in guesses)
-    seconds = sum(guess.seconds for guess in guesses)
+    memory = own + max(guess.memory_bytes for _, guess in forecasts)
     finish(
-        f"about {format_bytes(memory)} of memory, about {time_in_words(seconds)}; nothing was run",
-        {"memory_bytes": memory, "seconds": seconds},
+        f"about {format_bytes(memory)} of memory, about {time_in_words(sum(times))}; "
+        "nothing was run",
+        {"memory_bytes": memory, "seconds": sum(times)},
     )
 
 

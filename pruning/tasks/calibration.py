@@ -25,7 +25,7 @@ from analysis.corpora.spec import corpus_name, is_same_corpus, parse_corpus
 from analysis.model.head_parts import runnable_heads
 from analysis.model.moe_model import MoEModel, is_expert_weight
 from analysis.model.opening import load_model_index
-from analysis.progress import Costs, Progress
+from analysis.progress import Costs, Progress, Whole
 from analysis.stats.manifest import CorpusRef, Run
 from analysis.stats.store import StatsStore, stats_store
 from pruning.requests.calibration import CalibrateRequest
@@ -33,6 +33,7 @@ from pruning.requests.model import WeightsRequest
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked, say_skipped
 from pruning.tasks.loading import loaded_model, quiet_transformers, run_settings, together
+from pruning.tasks.probing import probing
 
 if TYPE_CHECKING:
     from analysis.calibration.loading import CalibrationSettings
@@ -205,14 +206,19 @@ def known_run(request: CalibrateRequest) -> Steps[Run | None]:
 
 
 def estimate_run(request: CalibrateRequest) -> "Steps[tuple[CorpusRef, Estimate]]":
-    """The corpus that `calibrate_run` would read and what it would cost, with given answers."""
+    """The corpus that `calibrate_run` would read and what it would cost, with given answers.
+
+    What nothing tells of this machine is measured.
+    """
     from analysis.calibration.manifest import corpus_ref
     from analysis.calibration.memory import estimate
 
     if request.answers == "own":
         yield from check_corpora([request])
     ready = yield from prepare_calibration(request.model_copy(update={"answers": "given"}))
-    return corpus_ref(ready[1], request.batch_size), estimate(*ready)
+    (model, sequences, settings), expected = ready, estimate(*ready)
+    yield from probing(Whole(expected.costs), model, settings.dtype, settings.device)
+    return corpus_ref(sequences, request.batch_size), expected
 
 
 def weights_costs(model: MoEModel) -> Costs:

@@ -18,9 +18,9 @@ from pruning.tasks import Steps
 _PRODUCTS: Final = {"multiply": "", "observe": "", "run repaired": ""} | dict.fromkeys(
     ("multiply float32", "fit"), "float32"
 )
-# Bytes that become weights -> their dtype, and what loading reaches of this speed, which also
-# stacks experts.
-_LOADED: Final = {"read": ("", 0.75), "read float32": ("float32", 0.6)}
+# Bytes that become weights -> their dtype.
+_LOADED: Final = {"read": "", "read float32": "float32"}
+_STACKING: Final = 0.75  # of that speed loading reaches, which also stacks experts
 # A model, its dtype and its device.
 Way = tuple[MoEModel, str, str]
 # Seconds of work from which on a second for its time left is well spent.
@@ -77,8 +77,8 @@ def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> 
             computing = (hashing - disk + loading("auto", anew=anew)) / threads
             rates["check"] = max(disk, computing) * RATES["check"]
         for kind in missing & _LOADED.keys():
-            own, share = _LOADED[kind]
-            rates[kind] = max(disk, loading(own or dtype, anew=anew) / share) * RATES[kind]
+            converting = loading(_LOADED[kind] or dtype, anew=anew)
+            rates[kind] = max(disk, converting / _STACKING) * RATES[kind]
     return rates
 
 

@@ -261,17 +261,16 @@ def test_forwards_that_pause_keep_routes_and_what_damage_needs(olmoe):
 
 
 def test_only_a_run_by_layers_is_estimated_with_what_runs_twice(olmoe, monkeypatch):
-    monkeypatch.setattr(memory, "run_rates", dict)
-    monkeypatch.setattr(memory, "multiply_rate", lambda *_: 1.0)
     sequences = make_sequences()
     whole, streamed = (make_settings(placement=place) for place in (Placement(), STREAMED))
-    much = [memory.estimate(olmoe, sequences, settings).seconds for settings in (whole, streamed)]
+    much = [memory.estimate(olmoe, sequences, settings).costs for settings in (whole, streamed)]
     assert much[0] == much[1]
     needs = memory_needs(olmoe, sequences, streamed)
     monkeypatch.setattr(blocks, "free_memory", lambda: needs.streamed - 1)
     little = [memory.estimate(olmoe, sequences, settings) for settings in (whole, streamed)]
     assert all(0 < estimate.needs.experts_at_once < 7 for estimate in little)
-    assert little[0].seconds == much[0] < little[1].seconds
+    assert little[0].costs == much[0]
+    assert much[0]["multiply"] < little[1].costs["multiply"]
 
 
 def test_large_hidden_states_go_to_disk_by_themselves(olmoe, monkeypatch, tmp_path):

@@ -184,7 +184,7 @@ def test_the_estimate_of_a_calibration_ends(published):
         with pytest.raises(UnsupportedModelError, match=reason):
             estimate(model, make_sequences(), make_settings())
     elif str(layout) in QUICK:
-        assert estimate(model, make_sequences(), make_settings()).seconds > 0
+        assert all(estimate(model, make_sequences(), make_settings()).costs.values())
     else:  # all of it but the measured speed of this machine
         check_loadable(model)
         assert memory_needs(model, make_sequences(), make_settings()).streamed > 0
