@@ -75,7 +75,7 @@ def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> 
         if "check" in missing:  # the source's bytes are read and compared too, by threads
             threads = min(MOST_WORKERS, len(model.checkpoint.shards), os.cpu_count() or 1)
             computing = (hashing - disk + loading("auto", anew=anew)) / threads
-            rates["check"] = max(disk, computing) * RATES["check"]
+            rates["check"] = max(2 * disk, computing) * RATES["check"]
         for kind in missing & _LOADED.keys():
             converting = loading(_LOADED[kind] or dtype, anew=anew)
             rates[kind] = max(disk, converting / _STACKING) * RATES[kind]
