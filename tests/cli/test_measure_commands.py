@@ -45,7 +45,7 @@ def test_calibrate_again_finds_the_run_in_the_cache(moeprune, tiny, corpora, sta
     assert files_below(stats) == before
 
 
-def test_dry_run_says_tokens_memory_and_time_and_writes_nothing(works, tiny, corpora, tmp_path):
+def test_dry_run_says_tokens_memory_and_time_and_keeps_rates_alone(works, tiny, corpora, tmp_path):
     before = files_below(tmp_path)
     said = works("calibrate", tiny, "--corpus", corpora[0], "--seq-len", 16, "--dry-run")
     assert "nothing was run" in said
@@ -57,7 +57,12 @@ def test_dry_run_says_tokens_memory_and_time_and_writes_nothing(works, tiny, cor
     assert (facts["sequences"], facts["tokens"], facts["padded"]) == ("6", "48", "6")
     assert re.fullmatch(r"[\d.]+ [MG]iB", facts["memory"])  # Python's own, above all
     assert re.fullmatch(r"about \d+ s", facts["time"])
-    assert files_below(tmp_path) == before
+    # The rates of this machine, for the next command, are all that is kept, in the user's cache.
+    new = [path for path in files_below(tmp_path) if path not in before]
+    files = [path for path in new if (tmp_path / path).is_file()]
+    assert any(path.match("home/cache/*/rates-*.json") for path in files)
+    assert all(path.match("home/cache/*/*rates-*") for path in files)
+    assert all(path.is_relative_to("home") for path in new)
 
 
 def test_weights_are_measured_once(moeprune, works, tiny, here):
