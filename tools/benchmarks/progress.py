@@ -225,9 +225,12 @@ def recorded(
     ended = {name: pace.seconds for name, pace in paces.items()}
     over.set()
     thread.join()
-    pace = paces["processor"]
-    kinds = {kind: pace._seconds[kind] / costs for kind, costs in pace._costs.items()}
-    task = {"ended": ended, "frames": frames, "kinds": kinds, "known": dict(pace._usual)}
+    kinds = {
+        clock: {kind: pace._seconds[kind] / costs for kind, costs in pace._costs.items()}
+        for clock, pace in paces.items()
+    }
+    known = dict(paces["wall"]._usual)
+    task = {"ended": ended, "frames": frames, "kinds": kinds, "known": known}
     tasks.append(task)
 
 
@@ -268,12 +271,12 @@ def main() -> None:
         run(words, str(file), known)
         task = json.loads(file.read_text())
         report(name, task, verbose="--verbose" in options)
-        rates.write_text(json.dumps(json.loads(known) | task["kinds"]))
+        rates.write_text(json.dumps(json.loads(known) | task["kinds"]["processor"]))
 
 
-def rates_of(task: dict) -> Iterator[str]:
-    """Each kind of work with its rate in this run, and that known before."""
-    for kind, rate in task["kinds"].items():
+def rates_of(task: dict, clock: str) -> Iterator[str]:
+    """Each kind of work with its rate in this run by a clock, and that known before."""
+    for kind, rate in task["kinds"][clock].items():
         before = task["known"].get(kind)
         yield f"{kind} {rate:.2f}" + (f" ({before:.2f})" if before else "")
 
@@ -284,7 +287,7 @@ def report(name: str, task: dict, *, verbose: bool) -> None:
     columns = [
         f"{task['ended'][clock]:8.1f} s {right:5.1%}" for clock, (right, _, _) in by_clock.items()
     ]
-    kinds = ", ".join(rates_of(task))
+    kinds = ", ".join(rates_of(task, "processor"))
     rising = "yes" if all(rises for _, rises, _ in by_clock.values()) else "NO"
     print(f"{name:<42} {' '.join(f'{c:>16}' for c in columns)}  {rising:<5}  {kinds}", flush=True)
     for clock, (_, _, wrong) in by_clock.items() if verbose else ():

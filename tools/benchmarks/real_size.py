@@ -116,7 +116,7 @@ def run(scratch: Path, words: Sequence[object], limit: int | None) -> Used:
 
 def _judged(task: Mapping[str, Any]) -> tuple[float, Sequence[str]]:
     right, _, wrong = judged(task["frames"]["wall"], task["ended"]["wall"])
-    return right, [", ".join(rates_of(task)), *wrong[:: max(1, len(wrong) // 20)]]
+    return right, [", ".join(rates_of(task, "wall")), *wrong[:: max(1, len(wrong) // 20)]]
 
 
 def steps(scratch: Path, model: MoEModel, tokens: int) -> Iterator[Step]:

@@ -21,7 +21,10 @@ from search_cases import (
 
 from analysis.errors import PlanError
 from analysis.families.base import MoELayer
+from analysis.model.layer_costs import logits_cost, output_weights
+from analysis.model.opening import load_model_index
 from analysis.pace import Pace
+from builders import tiny_checkpoint
 from pruning.plan.budget import count_budget, sparsity_budget
 from pruning.plan.constraints import Constraints
 from pruning.plan.units import expert_units
@@ -110,6 +113,27 @@ def test_stopped_and_resumed_is_uninterrupted(tmp_path):
     plans = [block.plan for block in blocks(tmp_path / "log")]
     assert len(plans) == len(set(plans)) == len(whole.scores)  # nothing was measured twice
     assert (resumed.layers, resumed.whole_layers) == (whole.layers, whole.whole_layers)
+
+
+def test_a_comparison_costs_its_heads_and_what_it_sums(tmp_path):
+    """Of two heads at 0.27 each and two measures at 0.23: one of each is half of it."""
+    tiny_checkpoint(tmp_path / "model", model_type="olmoe")
+    model = load_model_index(str(tmp_path / "model"))
+    whole = logits_cost(model, 10)
+
+    def share(*measures, **how):
+        return RunCosts.of(model, 20, 10, measures, **how).head / whole
+
+    assert share("esap", by_layers=False) == pytest.approx(0.5)
+    assert share("esap", "kl", "nll", by_layers=False) == pytest.approx(0.27 + 2 * 0.23)
+    assert share("esap", "kl", "nll", by_layers=True) == pytest.approx(1.0)
+    assert share("nll", by_layers=False, keeps_original=False) == pytest.approx(0.54)
+    # Of probabilities four times as large as what is kept a quarter of the original's heads.
+    vocabulary = output_weights(model) // model.hidden_size
+    positions = (8 << 30) // (4 * vocabulary)
+    many = RunCosts.of(model, 20, positions, ["esap"], by_layers=False)
+    expected = logits_cost(model, positions) * (0.27 * (2 - 0.25) + 0.23)
+    assert many.head == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_candidate_costs_the_layers_that_run_and_scores_of_earlier_runs_are_done(tmp_path):
