@@ -2,38 +2,33 @@
 
 Writes random models and corpora into a scratch folder: OLMoE's kind (12 layers of 16 experts, 0.4
 GiB), GLM-4.5's with a prediction head (8 layers of 16 experts, 0.3 GiB), and for exports one of 4.4
-GiB; then runs commands, each in a process of its own with one thread, and looks at their progress
-ten times a second. Each is judged by two clocks: wall time, and the processor time of the process,
-as others may use the machine. A frame is right if the time left is within a quarter of the truth;
-those of the first tenth do not count. The last column says how well `RATES` in analysis/progress.py
-fit: equal numbers are right. They are kept in the scratch folder, and known to the commands that
-follow, as those of a user's machine are; with `--unknown` those of a probe are known at most. In
-brackets: the rate that was known.
-Arguments: scratch folder, then names of commands (all); --verbose lists wrong frames.
+GiB; then runs commands, each in a process of its own with one thread, and keeps their steps in the
+scratch folder; `--again` judges those that are there, with the code as it is. A frame is right if
+the time left is within a quarter of the truth; those of the first tenth do not count. There are ten
+a second, by wall time and by the processor time of the process. The last column says how well
+`RATES` in analysis/progress.py fit: equal numbers are right. They are kept in the scratch folder,
+and known to the commands that follow, as those of a user's machine are; with `--unknown` those of a
+probe are known at most. In brackets: the rate that was known.
+
+`python -m tools.benchmarks.progress FOLDER [NAMES]`; --verbose lists wrong frames.
 """
 
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
-from analysis.pace import Pace
-from analysis.progress import Progress
-from analysis.stats.rates import known_rates, rates_file
+from analysis.stats.rates import rates_file
+from tools.benchmarks.frames import CLOCKS, Recording, record
 
 LAYERS, EXPERTS, HIDDEN, WIDTH, VOCAB = 12, 16, 512, 512, 32_000
-SEQ_LEN, TOKENS = 128, 4096
+SEQ_LEN, ROWS = 128, 128
 _HEAVY = (
     "transformers.models.olmoe.modeling_olmoe",
     "transformers.models.glm4_moe.modeling_glm4_moe",
@@ -44,18 +39,17 @@ _HEAVY = (
     "pruning.surgery.forward_checks",
     "pruning.surgery.streamed_run",
 )
-PERIOD, WITHIN, FIRST = 0.1, 0.25, 0.1
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 def make(scratch: Path, name: str) -> None:
     """The model of a command, and two corpora."""
-    from synthetic import olmoe_config, write_model
     from transformers import Glm4MoeConfig
 
+    from tools.benchmarks.synthetic import olmoe_config, write_model
+
     for seed, corpus in enumerate(("rows", "held")):
-        rows = np.random.default_rng(seed).integers(3, VOCAB, (64, SEQ_LEN)).tolist()
+        rows = np.random.default_rng(seed).integers(3, VOCAB, (ROWS, SEQ_LEN)).tolist()
         text = "".join(json.dumps({"input_ids": row}) + "\n" for row in rows)
         (scratch / f"{corpus}.jsonl").write_text(text)
     folder = scratch / model_of(name)
@@ -95,11 +89,11 @@ def commands(scratch: Path, stats: Path) -> dict[str, list[str]]:
     known: dict[str, list[str]] = {}
     for where, head in ("model", ""), ("headed", ", with a head"):
         model, groups = str(scratch / where), ["--group", "heads"] if head else []
-        calibrate = ["calibrate", model, "--corpus", rows, "--tokens", str(TOKENS), *running]
-        evaluate = ["evaluate", model, "--corpus", held, *running, "--samples", "8", *four]
+        calibrate = ["calibrate", model, "--corpus", rows, "--tokens", str(ROWS * SEQ_LEN), *running]
+        evaluate = ["evaluate", model, "--corpus", held, *running, "--samples", "24", *four]
         evaluate += ["--count", "all", "-o", str(stats / "result.json")]
         curves = ["sensitivity", model, "--criterion", "aimer", "--corpus", held, *running]
-        curves += ["--samples", "4", "--levels", "3", "--count", "all"]
+        curves += ["--samples", "8", "--levels", "3", "--count", "all"]
         search = ["search", str(stats / "recipe.yaml"), *machine, "--batch-size", "2"]
         for layers, by in [("", []), (" by layers", ["--stream-layers"])]:
             known |= {
@@ -171,128 +165,62 @@ def prepare(scratch: Path, stats: Path, name: str) -> None:
 
 def run(words: list[str], *options: str) -> None:
     """Run a command of the product in a process of its own."""
-    line = [sys.executable, __file__, "--child", *options, "--", *words]
+    line = [sys.executable, "-m", __spec__.name, "--child", *options, "--", *words]
     done = subprocess.run(line, env={**os.environ, **ONE_THREAD}, capture_output=True, text=True)
     if done.returncode not in (0, 130):
         sys.exit(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
 
 
 def child(options: list[str], words: list[str], *, heavy: Sequence[str] = _HEAVY) -> None:
-    """In the child: run a command, and write its frames for each clock."""
-    from app import cli, console
+    """In the child: run a command, and keep its steps."""
+    if not options:
+        from app import cli
 
-    if options:  # start-up is the same for a command of hours: it is over before the clock starts
-        for module in heavy:
-            import_module(module)
-    tasks: list[dict] = []
-    usual = json.loads(options[1]) if options else {}
-    recording = partial(recorded, tasks, 0.5 if "--stop" in options else 2.0, usual)
-    console._shown = contextmanager(lambda _spoken, _pace: recording())
-    sys.argv = ["moeprune", *words]
-    try:
-        cli.main()
-    finally:
-        if options and tasks:
-            longest = max(tasks, key=lambda task: task["ended"]["wall"])
-            Path(options[0]).write_text(json.dumps(longest))
-
-
-def recorded(
-    tasks: list[dict], stops_at: float, usual: dict[str, float]
-) -> Iterator[Callable[[Progress], None]]:
-    """In place of a bar: frames of a task by each clock; it is stopped at a share."""
-    paces = {name: Pace(clock, lambda: usual or known_rates()) for name, clock in CLOCKS.items()}
-    frames: dict[str, list[tuple[float, float | None, float | None, str]]]
-    frames = {name: [] for name in paces}
-    over, phase = threading.Event(), [""]
-
-    def watch() -> None:
-        while not over.wait(PERIOD):
-            for name, pace in paces.items():
-                frames[name].append((pace.seconds, pace.fraction, pace.seconds_left, phase[0]))
-            if (paces["wall"].fraction or 0.0) > stops_at and not over.is_set():
-                over.set()
-                os.kill(os.getpid(), signal.SIGINT)
-
-    def take(step: Progress) -> None:
-        phase[0] = step.phase
-        for pace in paces.values():
-            pace.take(step)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    yield take
-    ended = {name: pace.seconds for name, pace in paces.items()}
-    over.set()
-    thread.join()
-    kinds = {
-        clock: {kind: pace._seconds[kind] / costs for kind, costs in pace._costs.items()}
-        for clock, pace in paces.items()
-    }
-    known = dict(paces["wall"]._usual)
-    task = {"ended": ended, "frames": frames, "kinds": kinds, "known": known}
-    tasks.append(task)
-
-
-def judged(frames: Sequence, ended: float) -> tuple[float, bool, list[str]]:
-    """The share of frames that are right, whether the share rose, and the wrong frames."""
-    later = [frame for frame in frames if frame[0] >= FIRST * ended]
-    shares = [frame[1] or 0.0 for frame in frames]
-    wrong, right = [], 0
-    for at, share, left, phase in later:
-        truth = ended - at
-        if left is not None and abs(left - truth) <= WITHIN * truth:
-            right += 1
-        else:
-            said = "none" if left is None else f"{left:.1f}"
-            wrong.append(f"{at:.1f} s: {share or 0:.0%} {said} for {truth:.1f} {phase}")
-    return right / max(1, len(later)), shares == sorted(shares), wrong
+        sys.argv = ["moeprune", *words]
+        return cli.main()
+    for module in heavy:  # start-up is the same for a command of hours: it is over before it counts
+        import_module(module)
+    file, usual, *stop = options
+    return record(Path(file), json.loads(usual), words, stops_at=0.5 if stop else 2.0)
 
 
 def main() -> None:
     options = [word for word in sys.argv[1:] if word.startswith("--")]
     folder, *names = [word for word in sys.argv[1:] if not word.startswith("--")]
     scratch = Path(folder).absolute()
-    scratch.mkdir(parents=True, exist_ok=True)
-    stats, file = scratch / "stats", scratch / "frames.json"
-    rates = scratch / "rates.json"
+    (scratch / "steps").mkdir(parents=True, exist_ok=True)
+    stats, rates = scratch / "stats", scratch / "rates.json"
     os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")  # not the user's own rates
     clocks = " ".join(f"{name:>16}" for name in CLOCKS)
     print(f"{'command':<42} {clocks}  rises  processor seconds a unit of cost, by kind")
     for name, words in commands(scratch, stats).items():
-        if names and name not in names:
+        file = scratch / "steps" / f"{name}.json"
+        if (names and name not in names) or ("--again" in options and not file.is_file()):
             continue
-        make(scratch, name)
-        prepare(scratch, stats, name)
-        rates_file().unlink(missing_ok=True)
-        known = rates.read_text() if rates.is_file() and "--unknown" not in options else "{}"
-        if name.endswith("resumed"):
-            run(words, str(file), known, "--stop")
-        run(words, str(file), known)
-        task = json.loads(file.read_text())
-        report(name, task, verbose="--verbose" in options)
-        rates.write_text(json.dumps(json.loads(known) | task["kinds"]["processor"]))
+        if "--again" not in options:
+            make(scratch, name)
+            prepare(scratch, stats, name)
+            rates_file().unlink(missing_ok=True)
+            known = rates.read_text() if rates.is_file() and "--unknown" not in options else "{}"
+            if name.endswith("resumed"):
+                run(words, str(file), known, "--stop")
+            run(words, str(file), known)
+        kinds = report(name, Recording.from_file(file), verbose="--verbose" in options)
+        if "--again" not in options:
+            rates.write_text(json.dumps(json.loads(known) | kinds))
 
 
-def rates_of(task: dict, clock: str) -> Iterator[str]:
-    """Each kind of work with its rate in this run by a clock, and that known before."""
-    for kind, rate in task["kinds"][clock].items():
-        before = task["known"].get(kind)
-        yield f"{kind} {rate:.2f}" + (f" ({before:.2f})" if before else "")
-
-
-def report(name: str, task: dict, *, verbose: bool) -> None:
-    """Print the row of a command."""
-    by_clock = {clock: judged(task["frames"][clock], task["ended"][clock]) for clock in CLOCKS}
-    columns = [
-        f"{task['ended'][clock]:8.1f} s {right:5.1%}" for clock, (right, _, _) in by_clock.items()
-    ]
-    kinds = ", ".join(rates_of(task, "processor"))
-    rising = "yes" if all(rises for _, rises, _ in by_clock.values()) else "NO"
-    print(f"{name:<42} {' '.join(f'{c:>16}' for c in columns)}  {rising:<5}  {kinds}", flush=True)
-    for clock, (_, _, wrong) in by_clock.items() if verbose else ():
-        lines = wrong[:: max(1, len(wrong) // 12)]
+def report(name: str, recording: Recording, *, verbose: bool) -> Mapping[str, float]:
+    """Print the row of a command; its rates by kind of work, by processor time."""
+    by_clock = {clock: recording.judged(clock) for clock in CLOCKS}
+    columns = " ".join(f"{one.seconds:8.1f} s {one.right:5.1%}" for one in by_clock.values())
+    rising = "yes" if all(one.rises for one in by_clock.values()) else "NO"
+    rates = by_clock["processor"]
+    print(f"{name:<42} {columns}  {rising:<5}  {rates.rates_in_words}", flush=True)
+    for clock, one in by_clock.items() if verbose else ():
+        lines = one.wrong[:: max(1, len(one.wrong) // 12)]
         print("\n".join(f"  {clock} {line}" for line in lines), flush=True)
+    return rates.rates
 
 
 if __name__ == "__main__":

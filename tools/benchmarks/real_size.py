@@ -23,11 +23,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from transformers import AutoConfig
@@ -36,7 +35,7 @@ from analysis.families.base import SlotKind
 from analysis.model.moe_model import OUTPUT_HEAD, MoEModel
 from analysis.model.opening import load_model_index
 from layouts.published import LAYOUTS
-from tools.benchmarks.progress import judged, rates_of
+from tools.benchmarks.frames import Judgement, Recording
 from tools.benchmarks.synthetic import write_model
 
 SEQ_LEN, BATCH = 512, 2
@@ -51,7 +50,7 @@ def say():
 
 atexit.register(say)
 from tools.benchmarks.progress import child
-child([os.environ["FRAMES"], "{}"], sys.argv[1:], heavy=())
+child([os.environ["STEPS"], "{}"], sys.argv[1:], heavy=())
 """
 
 
@@ -64,8 +63,7 @@ class Used:
     peak: int  # bytes of memory
     read: int  # bytes
     printed: str
-    right: float | None  # share of the moments at which the time left was right
-    wrong: Sequence[str]  # the others, and how fast each kind of work was
+    judged: Judgement | None  # its time left
 
 
 @dataclass(frozen=True)
@@ -80,14 +78,14 @@ class Step:
 
 def run(scratch: Path, words: Sequence[object], limit: int | None) -> Used:
     """Run a command of the product, in so many bytes of address space."""
-    used, frames, started = scratch / "used", scratch / "frames", time.perf_counter()
-    frames.unlink(missing_ok=True)
+    used, file, started = scratch / "used", scratch / "steps.json", time.perf_counter()
+    file.unlink(missing_ok=True)
     process = subprocess.Popen(
         [sys.executable, "-c", CHILD, *map(str, words)],
         env={
             **os.environ,
             "USED": str(used),
-            "FRAMES": str(frames),
+            "STEPS": str(file),
             "XDG_CACHE_HOME": str(scratch / "cache"),
             "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         },
@@ -102,21 +100,15 @@ def run(scratch: Path, words: Sequence[object], limit: int | None) -> Used:
     if status:
         sys.exit(f"moeprune {' '.join(map(str, words))} failed")
     facts = dict(line.split(":", 1) for line in used.read_text().splitlines())
-    right, wrong = _judged(json.loads(frames.read_text())) if frames.is_file() else (None, [])
+    judged = Recording.from_file(file).judged("wall") if file.is_file() else None
     return Used(
         usage.ru_utime + usage.ru_stime,
         time.perf_counter() - started,
         int(facts["VmHWM"].split()[0]) << 10,
         int(facts["rchar"]),
         printed,
-        right,
-        wrong,
+        judged,
     )
-
-
-def _judged(task: Mapping[str, Any]) -> tuple[float, Sequence[str]]:
-    right, _, wrong = judged(task["frames"]["wall"], task["ended"]["wall"])
-    return right, [", ".join(rates_of(task, "wall")), *wrong[:: max(1, len(wrong) // 20)]]
 
 
 def steps(scratch: Path, model: MoEModel, tokens: int) -> Iterator[Step]:
@@ -243,10 +235,11 @@ def main() -> None:
         own = f"{used.read / 2**30:.2f}" if used.read > needed / 2 else "mapped"
         read = f"{own} / {needed / 2**30:.2f}" if needed else "-"
         took = (f"{used.cpu:.1f}", f"{used.seconds:.1f}", seconds, f"{used.peak / 2**20:,.0f}")
-        right = "-" if used.right is None else f"{used.right:.0%}"
+        right = f"{used.judged.right:.0%}" if used.judged else "-"
         print(f"| {' | '.join((step.name, *took, memory, read, right))} |", flush=True)
-        if given.verbose:
-            print("\n".join(f"  {line}" for line in used.wrong), flush=True)
+        if given.verbose and (one := used.judged):
+            lines = [one.rates_in_words, *one.wrong[:: max(1, len(one.wrong) // 20)]]
+            print("\n".join(f"  {line}" for line in lines), flush=True)
 
 
 if __name__ == "__main__":
