@@ -205,6 +205,7 @@ def follow(task: Generator[Progress, None, Result], pace: Pace | None = None) ->
             return result
         finally:
             task.close()
+    _keep(own)  # the run that resumes it knows them
     err.print("interrupted; run the same command to resume")
     raise SystemExit(_INTERRUPTED)
 
@@ -236,13 +237,17 @@ def conclude(spoken: Speech, pace: Pace, expected: float | None) -> None:
     """Keep the rates of a task that took a while, and say how long it took."""
     if expected is None or not pace.rates:
         return
+    _keep(pace)
+    if not (spoken.quiet or spoken.as_json):
+        took = time_in_words(pace.seconds)
+        err.print(f"took {took}; {time_in_words(expected)} were expected")
+
+
+def _keep(pace: Pace) -> None:
     try:
         keep_rates(pace.rates)
     except OSError as error:
         err.print(f"the rates of this machine cannot be kept: {error.strerror}")
-    if not (spoken.quiet or spoken.as_json):
-        took = time_in_words(pace.seconds)
-        err.print(f"took {took}; {time_in_words(expected)} were expected")
 
 
 def _shown(spoken: Speech, pace: Pace) -> AbstractContextManager[Callable[[Progress], None]]:

@@ -21,7 +21,7 @@ from typing import Any
 from analysis.errors import JobError, UserError, unknown_name
 from analysis.pace import Pace
 from analysis.progress import Progress
-from analysis.stats.rates import known_rates
+from analysis.stats.rates import keep_rates, known_rates
 from app.jobs.model import Job, JobState
 from app.jobs.process import delete_partials, format_memory, peak_memory
 from app.jobs.redact import RedactedStream
@@ -107,6 +107,10 @@ class Reporter:
         self._stop.set()
         self._thread.join()
         self._write()
+        try:
+            keep_rates(self._pace.rates)  # however it ended
+        except OSError as error:
+            logger.warning("The rates of this machine cannot be kept: %s", error.strerror)
 
     def report(self, progress: Progress) -> None:
         """Log what is new in a step of the task, and update the table at intervals."""

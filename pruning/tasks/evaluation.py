@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from analysis.corpora.early import (
     check_context,
@@ -17,7 +18,7 @@ from analysis.corpora.spec import corpus_name, parse_corpus
 from analysis.model.layer_costs import layer_costs, logits_cost
 from analysis.model.moe_model import MoEModel
 from analysis.model.opening import load_model_index
-from analysis.progress import Costs, Parts, Progress
+from analysis.progress import Costs, Parts, Progress, changed
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.drawing import Reading, draw
 from pruning.measures.drawn_samples import DrawnSamples
@@ -97,19 +98,36 @@ def evaluate_plans(
     plans = [with_top_k(plan, model, request.top_k) for plan in plans]
     if not request.repair:
         return (yield from _evaluate(request, model, in_bits(plans, model, request.bits)))
-    parts = _parts(request, model, plans)
+    # Refused before hours of repair. Drawn again after it, without what it read.
+    with together():
+        drawing = drawn_corpora(request, model, stats_store(request.stats_dir))
+        draws = yield from changed(drawing, partial(replace, note=""))
+    parts = _parts(request, model, plans, draws)
     plans = yield from with_repairs(request, model, plans, parts)
     evaluating = _evaluate(request, model, in_bits(plans, model, request.bits))
     return (yield from parts.run("evaluate", evaluating))
 
 
 def _parts(
-    request: EvaluateRequest | SweepRequest, model: MoEModel, plans: Sequence[PruningPlan]
+    request: EvaluateRequest | SweepRequest,
+    model: MoEModel,
+    plans: Sequence[PruningPlan],
+    draws: Sequence[DrawnSamples],
 ) -> Parts:
-    """What repairs of these plans, and an evaluation of them as they are and repaired, cost."""
+    """What repairs of these plans, and an evaluation of them as they are and repaired, cost.
+
+    The evaluation on samples like these.
+    """
+    from pruning.engine.evaluation_parts import EvaluationParts, Missing
+    from pruning.measures.samples import make_samples
+
     repairs = repair_parts(model, plans)
     candidates = (len(plans) + len(repairs)) * len(request.bits)
-    return Parts(repairs | {"evaluate": evaluation_costs(request, model, candidates)})
+    missing = [[Missing(request.measures, reads_text=True)] * candidates] * len(draws)
+    samples = [make_samples(draw.sequences, request.batch_size) for draw in draws]
+    streams = request.stream_layers
+    evaluating = EvaluationParts.of(model, draws, samples, missing, stream_layers=streams)
+    return Parts(repairs | {"evaluate": evaluating.whole.whole.total})
 
 
 def expected_tokens(request: HeldOutRequest, model: MoEModel) -> int:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import time
 
 import pytest
@@ -158,6 +159,24 @@ def test_the_end_says_what_was_expected_and_keeps_the_rates(clock, capsys, monke
     for spoken, expected in ((Speech(quiet=True), 20.0), (Speech(), None)):
         conclude(spoken, pace, expected)
     assert capsys.readouterr().err == ""
+
+
+def test_an_interrupted_task_keeps_its_rates_for_the_one_that_resumes_it(
+    clock, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def task():
+        yield calibrating(0, 0.0)
+        clock.now = 50.0
+        yield calibrating(1024, 1 / 3)
+        signal.raise_signal(signal.SIGINT)
+        clock.now = 100.0
+        yield calibrating(2048, 2 / 3)
+
+    with pytest.raises(SystemExit, match="130"):
+        follow(task(), Pace(clock))
+    assert known_rates() == {"multiply": pytest.approx(1.5)}  # 100 s for 66.7
 
 
 def test_several_tasks_of_a_command_have_one_share():

@@ -7,12 +7,17 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
 
+from analysis.pace import Pace
+from analysis.progress import Progress, Whole
+from analysis.stats.rates import known_rates
 from app.jobs.model import JobState
 from app.jobs.redact import RedactedStream, holds_token, redact
+from app.jobs.worker import Reporter
 
 FAKE_TOKEN = "hf_" + "Qz7" * 12
 
@@ -50,6 +55,21 @@ def test_a_task_that_raises_fails_with_one_line(
     assert job.error.startswith(error)
     assert "\n" not in job.error
     assert ("Traceback" in store.tail(job.id)) is has_trace
+
+
+@pytest.mark.parametrize("end", [None, RuntimeError])
+def test_the_rates_of_a_job_are_kept_however_it_ends(store, submit, monkeypatch, tmp_path, end):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    total, now = {"multiply": 10.0}, [0.0]
+    reporter = Reporter(store, submit("count", n=1))
+    reporter._pace = Pace(lambda: now[0])
+    with suppress(RuntimeError), reporter:
+        reporter.report(Progress("calibrating", 0, 2, whole=Whole(total)))
+        now[0] = 30.0
+        reporter.report(Progress("calibrating", 1, 2, whole=Whole(total, {"multiply": 5.0})))
+        if end:
+            raise end
+    assert known_rates() == {"multiply": pytest.approx(6.0)}
 
 
 def test_the_peak_of_memory_is_recorded(runner, submit, ended):
