@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pruning.measures.samples import Samples
     from pruning.search.costs import RunCosts
     from pruning.search.runs import Runs
-    from pruning.search.sensitivity import Measuring, Round
+    from pruning.search.sensitivity import Aim, Measuring, NewPlans, Round
 
 CurvesRequest = SensitivityRequest | TopKRequest
 # Budget, as options -> from the sensitivity what layers can lose, and how much goes in all.
@@ -309,7 +309,6 @@ def _measure(
         Aim,
         NewPlans,
         measure_curves,
-        refine,
         refinement_parts,
     )
 
@@ -320,7 +319,7 @@ def _measure(
         for draw in subject.draws
     ]
     works = [work for work, own in every if own is cuts]
-    curves, rounds = list[Curves](), dict[str, "list[Round]"]()
+    curves = list[Curves]()
     try:
         expected = {str(n): work.expected(own.points) for n, (work, own) in enumerate(every)}
         if not request.stream_layers:
@@ -336,10 +335,11 @@ def _measure(
             if not budgets:
                 work.release()
         spread = Sensitivity(tuple(curves), request.cost, request.across)
-        for words, budget_by in budgets.items():
-            aim = Aim(*budget_by(spread), request.refine, request.cost, request.across)
-            later = list(budgets)[len(rounds) + 1 :]  # which take about as long
-            rounds[words] = yield from parts.run(words, refine(works, curves, aim, new), later)
+        aims = {
+            words: Aim(*budget_by(spread), request.refine, request.cost, request.across)
+            for words, budget_by in budgets.items()
+        }
+        rounds = yield from _refined(works, spread, aims, parts, new)
         for work in works:
             work.release()
         for number, (work, own) in list(enumerate(every))[len(works) :]:
@@ -358,6 +358,27 @@ def _measure(
         for record, (work, own) in zip(records, every, strict=True)
     ]
     return Measurement(tuple(measured[: len(works)]), rounds, tuple(measured[len(works) :]))
+
+
+def _refined(
+    works: "Sequence[Measuring]",
+    spread: Sensitivity,
+    aims: "Mapping[str, Aim]",
+    parts: Parts,
+    new: "NewPlans",
+) -> "Steps[dict[str, list[Round]]]":
+    """The rounds of each plan, which is a part by its name."""
+    from pruning.search.sensitivity import refine, refinement_parts
+
+    firsts = {words: spread.solution(aim.units, aim.total) for words, aim in aims.items()}
+    rounds = dict[str, "list[Round]"]()
+    for words, aim in aims.items():
+        for later in aims.keys() - rounds.keys():  # by its moves, and as the rounds so far went
+            removed = firsts[later].removed
+            refining = refinement_parts(works, aims[later].units, removed, aim.rounds, new)
+            parts.expect(later, refining.whole.total)
+        rounds[words] = yield from parts.run(words, refine(works, spread.curves, aim, new))
+    return rounds
 
 
 def _of_corpus(

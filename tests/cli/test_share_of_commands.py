@@ -3,12 +3,14 @@
 By the commands whose parts are stated by several modules.
 """
 
+import json
 import shutil
 from itertools import pairwise
 
 import pytest
 
 from analysis.drain import drain
+from analysis.errors import CorpusError
 from analysis.model.opening import load_model_index
 from analysis.pace import Pace
 from analysis.progress import changed
@@ -76,6 +78,30 @@ def test_evaluations_with_repairs(asked, plans, corpora, here):
     shutil.copy(corpora[0], here)  # where the plans' name of their corpus finds it
     words = {"plans": plans, "repair": True, "seq_len": 8}
     check(shares_of(evaluate_run(EvaluateRequest(**asked, **words))))
+
+
+def test_an_evaluation_is_expected_on_its_samples_before_plans_are_repaired(
+    asked, plans, corpora, here
+):
+    """Not on as many tokens as they may have, which here are many times those that there are."""
+    shutil.copy(corpora[0], here)
+    asked |= {"plans": plans[:1], "samples": 400, "seq_len": 512}
+    steps = []
+    drain(evaluate_run(EvaluateRequest(**asked, repair=True)), steps.append)
+    wholes = [step.whole.total for step in steps if stated(step)]
+    assert wholes[0]["compare"] == pytest.approx(wholes[-1]["compare"])
+    assert len([step for step in steps if "of 400 samples" in step.note]) == 1
+
+
+def test_a_corpus_that_cannot_be_evaluated_on_is_refused_before_plans_are_repaired(
+    asked, plans, corpora, here
+):
+    shutil.copy(corpora[0], here)
+    (here / "other.jsonl").write_text(json.dumps({"input_ids": [1, 2, 10**6]}) + "\n")
+    asked |= {"corpora": (str(here / "other.jsonl"),), "plans": plans[:1]}
+    with pytest.raises(CorpusError, match="1000000"):
+        drain(evaluate_run(EvaluateRequest(**asked, repair=True)))
+    assert not (asked["stats_dir"] / "repairs").exists()
 
 
 def test_repairs_before_a_task_that_states_no_work(asked, plans, tiny, corpora, here):
