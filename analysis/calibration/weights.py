@@ -290,7 +290,9 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     done = 0
     groups = list(_thread_tasks(pieces))
     with ThreadPoolExecutor(num_threads()) as pool:
-        for group, result in zip(groups, pool.map(measure, groups), strict=True):
+        results = pool.map(measure, groups)
+        pd.DataFrame()  # imports pandas, which writes the table, while the threads read
+        for group, result in zip(groups, results, strict=True):
             sums.extend(result)
             done += sum(piece.end - piece.start for piece in group)
             yield _step(done, total)
