@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.calibration.free import free_memory
 from analysis.model.moe_model import MoEModel
@@ -33,6 +33,7 @@ _NEW_BYTES = 128 << 20
 # takes twice as long for a byte if the system can read less ahead.
 _CHUNK, _CHUNKS = 4 << 20, 16
 _RUN, _RUNS = 64 << 20, 8
+_GOLDEN = (5**0.5 - 1) / 2  # multiples of it, without whole numbers, are spread evenly
 # Of the speed of products of this shape, what a forward reaches with attention and routing: the
 # middle of models of several shapes and dtypes.
 _FORWARD = 0.6
@@ -106,8 +107,16 @@ def fastest_seconds(run: "Callable[[int], torch.Tensor]", on: "torch.device") ->
     return min((seconds for seconds in took if seconds > 0), default=_SECONDS / len(took))
 
 
-def byte_seconds(model: MoEModel) -> tuple[float, float]:
-    """Seconds for a byte of the shards: as far as the disk decides them, and hashed too."""
+class ByteSeconds(NamedTuple):
+    """Seconds for a byte of the shards."""
+
+    read: float  # as far as the disk decides them, if its page stays in the cache
+    dropped: float  # the same, if it leaves the cache at once, as in a run by layers
+    hashed: float  # that is read and hashed
+
+
+def byte_seconds(model: MoEModel) -> ByteSeconds:
+    """Seconds for a byte of the shards."""
     cached, fresh, hashing = list[float](), list[float](), list[float]()
     there = _memory(_RUN)
     started = before = time.perf_counter()
@@ -120,16 +129,17 @@ def byte_seconds(model: MoEModel) -> tuple[float, float]:
         before = time.perf_counter()
         if before - started > _SECONDS:
             break
-    reading = reading_seconds(cached, fresh, fits=model.checkpoint.nbytes <= free_memory())
-    return reading, reading + min(hashing)
+    fits = model.checkpoint.nbytes <= free_memory()
+    reading, dropped = (reading_seconds(cached, fresh, fits=one) for one in (fits, True))
+    return ByteSeconds(reading, dropped, reading + min(hashing))
 
 
 def reading_seconds(cached: Sequence[float], fresh: Sequence[float], *, fits: bool) -> float:
     """Seconds for a byte of a model, by those of parts that the page cache had and had not.
 
     The fastest of those cached count, as other programs may take the CPU in between, and the median
-    of the others: a disk is fast and slow by turns. Of a model that memory does not hold (`fits`),
-    what is cached is gone before a run gets there.
+    of the others: a disk is fast and slow by turns. Where pages stay of a model that memory does
+    not hold, what is cached is gone before a run gets there: unless it `fits`.
     """
     if not fresh:
         return min(cached)
@@ -180,10 +190,12 @@ def _parts(model: MoEModel, there: memoryview, places: int) -> Iterator[tuple[me
     """
     shards = model.checkpoint.shards
     chunks = -(-places // len(shards))
-    for number in range(chunks):
-        for shard in shards:
-            with (model.checkpoint.path / shard.name).open("rb", buffering=0) as file:
-                yield read_part(file, number * shard.size // chunks, there)
+    every = [(shard, number * shard.size // chunks) for shard in shards for number in range(chunks)]
+    # The first of them lie all over the model too, as time may end before the last.
+    for number in sorted(range(len(every)), key=lambda number: number * _GOLDEN % 1):
+        shard, start = every[number]
+        with (model.checkpoint.path / shard.name).open("rb", buffering=0) as file:
+            yield read_part(file, start, there)
 
 
 def _memory(length: int) -> memoryview:

@@ -69,7 +69,7 @@ def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> 
     if "allocate" in missing:
         rates["allocate"] = allocating_seconds() * RATES["allocate"]
     if missing & {*READING}:
-        disk, hashing = byte_seconds(model)
+        disk, of_layers, hashing = byte_seconds(model)
         rates["hash"] = hashing * RATES["hash"]
         loading = cache(partial(loading_seconds, model))
         if "check" in missing:  # the source's bytes are read and compared too, by threads
@@ -78,7 +78,7 @@ def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> 
             rates["check"] = max(2 * disk, computing) * RATES["check"]
         for kind in missing & _LOADED.keys():
             converting = loading(_LOADED[kind] or dtype, anew=anew)
-            rates[kind] = max(disk, converting / _STACKING) * RATES[kind]
+            rates[kind] = max(of_layers, converting / _STACKING) * RATES[kind]
     return rates
 
 

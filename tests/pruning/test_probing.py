@@ -1,11 +1,15 @@
 """A machine of which nothing is known: what a probe of it says, and when there is one."""
 
 import json
+import math
 import os
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from analysis.calibration import probe as calibration_probe
 from analysis.calibration.probe import byte_seconds, multiply_rate, read_part, reading_seconds
 from analysis.drain import drain
 from analysis.model.layer_costs import output_weights
@@ -52,8 +56,8 @@ def after(whole, model):
 
 def test_a_probe_tells_what_this_work_depends_on(model):
     assert multiply_rate(model, "float32", "cpu") > 0
-    reading, hashing = byte_seconds(model)
-    assert 0 < reading < hashing
+    seconds = byte_seconds(model)
+    assert 0 < seconds.dropped == seconds.read < seconds.hashed  # as memory holds it
     drain(probing(Whole({"sum": 1.0, "compile": 0.5}), model))  # of bytes alone
     assert known_rates().keys() == {"hash"}
     drain(probing(READ, model))
@@ -119,6 +123,24 @@ def test_what_memory_cannot_hold_is_read_from_the_disk():
     assert reading_seconds(cached, fresh, fits=False) == 5.0
     assert reading_seconds(cached, [], fits=False) == 1.0
     assert reading_seconds([], [7.0, 9.0, 6.0], fits=True) == 7.0
+
+
+def test_a_probe_that_ends_early_has_seen_all_of_a_model(model, monkeypatch):
+    """Of six places in each of three shards."""
+    seen = []
+
+    def part(file, start, there):
+        seen.append((Path(file.name).name, start / os.fstat(file.fileno()).st_size))
+        return there, False
+
+    monkeypatch.setattr(calibration_probe, "read_part", part)
+    monkeypatch.setattr(calibration_probe, "_RUNS", 18)
+    monkeypatch.setattr(calibration_probe, "_SECONDS", math.inf)
+    byte_seconds(model)
+    assert len(set(seen)) == len(seen) == 18
+    half = seen[:9]
+    assert min(Counter(shard for shard, _ in half).values()) >= 2
+    assert sum(place < 0.5 for _, place in half) in (4, 5)
 
 
 def test_the_fit_of_a_repair_is_probed_in_its_own_dtype(model):

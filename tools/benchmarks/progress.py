@@ -89,7 +89,8 @@ def commands(scratch: Path, stats: Path) -> dict[str, list[str]]:
     known: dict[str, list[str]] = {}
     for where, head in ("model", ""), ("headed", ", with a head"):
         model, groups = str(scratch / where), ["--group", "heads"] if head else []
-        calibrate = ["calibrate", model, "--corpus", rows, "--tokens", str(ROWS * SEQ_LEN), *running]
+        tokens = ["--tokens", str(ROWS * SEQ_LEN)]
+        calibrate = ["calibrate", model, "--corpus", rows, *tokens, *running]
         evaluate = ["evaluate", model, "--corpus", held, *running, "--samples", "24", *four]
         evaluate += ["--count", "all", "-o", str(stats / "result.json")]
         curves = ["sensitivity", model, "--criterion", "aimer", "--corpus", held, *running]
