@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
-from analysis.progress import NOTHING, Progress, Whole, kind_of, rate_of, scaled
+from analysis.progress import KINDS, NOTHING, Progress, Whole, kind_of, rate_of, scaled
 
 # From this share of a kind's work on, its rate is that of the run itself.
 _ENOUGH: Final = 0.02
@@ -178,9 +178,12 @@ class Pace:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Seconds of this machine for a unit of cost, by the kinds of work that took a while."""
+        """Seconds of this machine for a unit of cost, by the kinds of work that took a while.
+
+        Not of work whose kind nobody stated.
+        """
         with self._lock:
-            long = [kind for kind, took in self._took.items() if took >= _LONG]
+            long = [kind for kind, took in self._took.items() if took >= _LONG and kind in KINDS]
             return {kind: self._own_rate(kind) for kind in long}
 
     @property

@@ -292,10 +292,13 @@ def measure_weights(model: MoEModel) -> Generator[Progress, None, pd.DataFrame]:
     with ThreadPoolExecutor(num_threads()) as pool:
         results = pool.map(measure, groups)
         pd.DataFrame()  # imports pandas, which writes the table, while the threads read
-        for group, result in zip(groups, results, strict=True):
-            sums.extend(result)
-            done += sum(piece.end - piece.start for piece in group)
-            yield _step(done, total)
+        try:
+            for group, result in zip(groups, results, strict=True):
+                sums.extend(result)
+                done += sum(piece.end - piece.start for piece in group)
+                yield _step(done, total)
+        finally:  # a task that is closed reads no more
+            pool.shutdown(cancel_futures=True)
     rows = [
         (piece.layer, piece.expert, piece.projection, l1, l2_squared, piece.numel)
         for piece, (l1, l2_squared) in zip(pieces, sums, strict=True)

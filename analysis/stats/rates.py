@@ -1,6 +1,7 @@
 """How fast this machine does each kind of work, by the last runs of its user, else by a probe."""
 
 import json
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +20,12 @@ _MOST = 1e6  # of a rate: none is so far from the machine on which costs were st
 
 
 def rates_file() -> Path:
-    """Where the rates are kept: those of other units of cost say nothing of these."""
-    return cache_folder() / f"rates-{digest_of(RATES)[:_DIGITS]}.json"
+    """Where the rates are kept: those of other units of cost say nothing of these.
+
+    Nor do those of other machines, which may share the home of a user.
+    """
+    digest = digest_of({"rates": RATES, "machine": platform.node()})
+    return cache_folder() / f"rates-{digest[:_DIGITS]}.json"
 
 
 def known_rates() -> dict[str, float]:

@@ -107,8 +107,11 @@ class Reporter:
         self._stop.set()
         self._thread.join()
         self._write()
+
+    def keep_rates(self) -> None:
+        """Keep the rates of this machine that the job has measured, however it ended."""
         try:
-            keep_rates(self._pace.rates)  # however it ended
+            keep_rates(self._pace.rates)
         except OSError as error:
             logger.warning("The rates of this machine cannot be kept: %s", error.strerror)
 
@@ -274,6 +277,7 @@ def _work(store: JobStore, job: Job, kinds_module: str, switch: CancelSwitch) ->
     store.heartbeat(job.id, peak_memory())
     ended = store.finish(job.id, outcome.state, error=error, result=outcome.result)
     logger.info("Job %s: %s", ended.id, ended.state)
+    reporter.keep_rates()  # which may wait for another process
     return 0 if ended.state is JobState.DONE else 1
 
 

@@ -26,6 +26,7 @@ from analysis.calibration.distributed import Processes
 from analysis.errors import PlanError
 from analysis.progress import LOADING, RUNNING_ORIGINAL, Costs, Parts, Progress, Tally, scaled
 from pruning.measurements.block import Block, SampleSet
+from pruning.measures.allocator import Solution
 from pruning.measures.curves import Curves, Sensitivity, cost_at, curves_of, moved_curves
 from pruning.measures.names import Across, CostName
 from pruning.measures.points import (
@@ -399,18 +400,17 @@ def known_curves(work: Measuring, points: Sequence[Point], measure: CostName) ->
 
 
 def refine(
-    works: Sequence[Measuring], curves: Sequence[Curves], aim: Aim, new: NewPlans | None = None
+    works: Sequence[Measuring], first: Solution, aim: Aim, new: NewPlans | None = None
 ) -> Generator[Progress, None, list[Round]]:
     """The plan that the curves give for a budget, then the rounds that improved on it.
 
-    `works` and `curves` are those of each corpus; all of them measure the same plans. `new` learns
-    from the rounds, for what is expected of later ones.
+    `works` are those of each corpus; all of them measure the same plans. `new` learns from the
+    rounds, for what is expected of later ones.
 
     A round measures the plan's moves, solves, and measures the solutions as a whole; the best one
     is the next plan. If none is better, the next round moves half as far, and so on until the
     smallest moves do not help either.
     """
-    first = aim.over(curves).solution(aim.units, aim.total)
     new = new or NewPlans()
     parts = refinement_parts(works, aim.units, first.removed, aim.rounds, new)
     measuring = _measure_round(works, first.removed, first.cost, aim)

@@ -22,6 +22,7 @@ from analysis.progress import Costs, Parts, Progress, changed
 from analysis.stats.store import StatsStore, stats_store
 from pruning.measures.drawing import Reading, draw
 from pruning.measures.drawn_samples import DrawnSamples
+from pruning.measures.result import RIGHT
 from pruning.measures.sample_settings import DEFAULT_SEED
 from pruning.plan.bits import OWN
 from pruning.plan.expert_sizes import check_fewer
@@ -99,10 +100,9 @@ def evaluate_plans(
     if not request.repair:
         return (yield from _evaluate(request, model, in_bits(plans, model, request.bits)))
     # Refused before hours of repair. Drawn again after it, without what it read.
+    draws = yield from changed(_drawn(request, model), partial(replace, note=""))
     with together():
-        drawing = drawn_corpora(request, model, stats_store(request.stats_dir))
-        draws = yield from changed(drawing, partial(replace, note=""))
-    parts = _parts(request, model, plans, draws)
+        parts = _parts(request, model, plans, draws)
     plans = yield from with_repairs(request, model, plans, parts)
     evaluating = _evaluate(request, model, in_bits(plans, model, request.bits))
     return (yield from parts.run("evaluate", evaluating))
@@ -118,14 +118,17 @@ def _parts(
 
     The evaluation on samples like these.
     """
+    from analysis.calibration.distributed import join
     from pruning.engine.evaluation_parts import EvaluationParts, Missing
     from pruning.measures.samples import make_samples
 
-    repairs = repair_parts(model, plans)
+    repairs, streams = repair_parts(model, plans), request.stream_layers
     candidates = (len(plans) + len(repairs)) * len(request.bits)
-    missing = [[Missing(request.measures, reads_text=True)] * candidates] * len(draws)
-    samples = [make_samples(draw.sequences, request.batch_size) for draw in draws]
-    streams = request.stream_layers
+    measures = tuple(name for name in request.measures if name != RIGHT)
+    lacks = [Missing((*measures, *([RIGHT] * bool(draw.questions))), True) for draw in draws]
+    missing = [[one] * candidates for one in lacks]
+    sharing = join() if streams else None
+    samples = [make_samples(draw.sequences, request.batch_size, sharing) for draw in draws]
     evaluating = EvaluationParts.of(model, draws, samples, missing, stream_layers=streams)
     return Parts(repairs | {"evaluate": evaluating.whole.whole.total})
 
@@ -167,15 +170,7 @@ def in_bits(
 
 def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningPlan]) -> Records:
     """Records by corpus and then by plan."""
-    store = stats_store(request.stats_dir)
-    check_records_folder(request.stats_dir, EvaluationStore(store.directories), model.identity)
-    if request.stream_layers and any(
-        parse_corpus(corpus).names_check for corpus in request.corpora
-    ):
-        note = "answers are not checked: with --stream-layers a model takes too long to write"
-        yield Progress("reading the corpora", 0, 0, note=note)
-    with together():
-        draws = yield from drawn_corpora(request, model, store)
+    store, draws = stats_store(request.stats_dir), (yield from _drawn(request, model))
     from pruning.engine.run import Evaluations, run_evaluations
 
     quiet_transformers()
@@ -189,6 +184,19 @@ def _evaluate(request: MeasureRequest, model: MoEModel, plans: Sequence[PruningP
         measured_routing(plans, store),
     )
     return (yield from run_evaluations(work))
+
+
+def _drawn(request: MeasureRequest, model: MoEModel) -> Steps[list[DrawnSamples]]:
+    """The samples of every corpus, where their records can be kept."""
+    store = stats_store(request.stats_dir)
+    check_records_folder(request.stats_dir, EvaluationStore(store.directories), model.identity)
+    if request.stream_layers and any(
+        parse_corpus(corpus).names_check for corpus in request.corpora
+    ):
+        note = "answers are not checked: with --stream-layers a model takes too long to write"
+        yield Progress("reading the corpora", 0, 0, note=note)
+    with together():
+        return (yield from drawn_corpora(request, model, store))
 
 
 def drawn_corpora(

@@ -35,7 +35,7 @@ def probe(whole: Whole, model: MoEModel, dtype: str = "auto", device: str = "aut
     missing = {kind for kind, amount in whole.left.items() if amount} - run_rates().keys()
     states_memory = bool(whole.total.get("allocate"))
     rates = _of_products(missing, model, dtype, device)
-    rates |= _of_bytes(missing, model, dtype, anew=not states_memory)
+    rates |= _of_bytes(missing, model, dtype, device, anew=not states_memory)
     try:
         if rates:
             keep_probed(rates)
@@ -60,8 +60,11 @@ def _of_products(missing: Set[str], model: MoEModel, dtype: str, device: str) ->
     return rates
 
 
-def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> dict[str, float]:
+def _of_bytes(
+    missing: Set[str], model: MoEModel, dtype: str, device: str, *, anew: bool
+) -> dict[str, float]:
     """`anew`: what is read takes new memory, which is no work of its own."""
+    from analysis.calibration.loading import resolve_device
     from analysis.calibration.probe import allocating_seconds, byte_seconds, loading_seconds
     from pruning.surgery.reading import MOST_WORKERS
 
@@ -69,7 +72,8 @@ def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> 
     if "allocate" in missing:
         rates["allocate"] = allocating_seconds() * RATES["allocate"]
     if missing & {*READING}:
-        disk, of_layers, hashing = byte_seconds(model)
+        seconds = byte_seconds(model)
+        disk, hashing = seconds.read, seconds.hashed
         rates["hash"] = hashing * RATES["hash"]
         loading = cache(partial(loading_seconds, model))
         if "check" in missing:  # the source's bytes are read and compared too, by threads
@@ -78,7 +82,9 @@ def _of_bytes(missing: Set[str], model: MoEModel, dtype: str, *, anew: bool) -> 
             rates["check"] = max(2 * disk, computing) * RATES["check"]
         for kind in missing & _LOADED.keys():
             converting = loading(_LOADED[kind] or dtype, anew=anew)
-            rates[kind] = max(of_layers, converting / _STACKING) * RATES[kind]
+            # On a CPU, a model that memory does not hold runs by layers.
+            dropped = seconds.dropped if resolve_device(device).type == "cpu" else disk
+            rates[kind] = max(dropped, converting / _STACKING) * RATES[kind]
     return rates
 
 

@@ -373,11 +373,11 @@ def _refined(
     firsts = {words: spread.solution(aim.units, aim.total) for words, aim in aims.items()}
     rounds = dict[str, "list[Round]"]()
     for words, aim in aims.items():
-        for later in aims.keys() - rounds.keys():  # by its moves, and as the rounds so far went
+        for later in list(aims)[len(rounds) + 1 :]:  # by its moves, and as the rounds so far went
             removed = firsts[later].removed
             refining = refinement_parts(works, aims[later].units, removed, aim.rounds, new)
             parts.expect(later, refining.whole.total)
-        rounds[words] = yield from parts.run(words, refine(works, spread.curves, aim, new))
+        rounds[words] = yield from parts.run(words, refine(works, firsts[words], aim, new))
     return rounds
 
 

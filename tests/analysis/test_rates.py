@@ -1,6 +1,7 @@
 """Estimates before a task begins: what it states, at the rates of the machine's last runs."""
 
 import json
+import platform
 import subprocess
 import sys
 
@@ -123,3 +124,11 @@ def test_rates_in_other_units_are_not_taken_for_these(monkeypatch):
         changed.setitem(RATES, "read", 2 * RATES["read"])
         assert known_rates() == {}
     assert known_rates() == {"read": 2.0}
+
+
+def test_rates_are_of_one_machine(monkeypatch):
+    """Several may share the home of a user."""
+    keep_rates({"read": 2.0})
+    assert known_rates() == {"read": 2.0}
+    monkeypatch.setattr(platform, "node", lambda: "another")
+    assert known_rates() == {}

@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -144,6 +145,25 @@ def test_weights_that_are_no_numbers_are_named(tmp_path, value, dtype):
     model = write_checkpoint(tmp_path / "model", experts)
     with pytest.raises(CheckpointError, match=r"up projection of expert 2 in layer 1"):
         drain(measure_weights(model))
+
+
+def test_a_task_that_is_closed_reads_no_more(tmp_path, monkeypatch):
+    """Each matrix takes a moment; two threads have begun the next ones at most."""
+    measured, sums = [], weights._MappedGroup.sums
+
+    def slow(group, piece):
+        measured.append(piece)
+        time.sleep(0.05)
+        return sums(group, piece)
+
+    monkeypatch.setattr(weights, "GROUP_BYTES", 1)
+    monkeypatch.setattr(weights._MappedGroup, "sums", slow)
+    experts = random_experts(9, 11, torch.bfloat16)
+    steps = measure_weights(write_checkpoint(tmp_path / "model", experts))
+    next(steps)
+    assert next(steps).done
+    steps.close()
+    assert len(measured) < 3 * len(experts) / 2
 
 
 def test_a_shard_that_shrinks_while_it_is_read_is_an_error(tmp_path):

@@ -179,6 +179,21 @@ def test_an_interrupted_task_keeps_its_rates_for_the_one_that_resumes_it(
     assert known_rates() == {"multiply": pytest.approx(1.5)}  # 100 s for 66.7
 
 
+def test_a_rate_of_work_whose_kind_is_not_stated_is_not_kept(clock, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def task():
+        for number in (1, 2, 3):
+            clock.now = 50.0 * number
+            yield Progress("writing answers", number, 9, "answers")
+        signal.raise_signal(signal.SIGINT)
+        yield Progress("writing answers", 4, 9, "answers")
+
+    with pytest.raises(SystemExit, match="130"):
+        follow(task(), Pace(clock))
+    assert known_rates() == {}
+
+
 def test_several_tasks_of_a_command_have_one_share():
     shares = []
 

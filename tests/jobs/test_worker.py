@@ -69,6 +69,7 @@ def test_the_rates_of_a_job_are_kept_however_it_ends(store, submit, monkeypatch,
         reporter.report(Progress("calibrating", 1, 2, whole=Whole(total, {"multiply": 5.0})))
         if end:
             raise end
+    reporter.keep_rates()
     assert known_rates() == {"multiply": pytest.approx(6.0)}
 
 

@@ -1,16 +1,26 @@
 """A machine of which nothing is known: what a probe of it says, and when there is one."""
 
+import itertools
 import json
 import math
 import os
+import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from analysis.calibration import loading
 from analysis.calibration import probe as calibration_probe
-from analysis.calibration.probe import byte_seconds, multiply_rate, read_part, reading_seconds
+from analysis.calibration.probe import (
+    ByteSeconds,
+    byte_seconds,
+    multiply_rate,
+    read_part,
+    reading_seconds,
+)
 from analysis.drain import drain
 from analysis.model.layer_costs import output_weights
 from analysis.model.opening import load_model_index
@@ -125,13 +135,38 @@ def test_what_memory_cannot_hold_is_read_from_the_disk():
     assert reading_seconds([], [7.0, 9.0, 6.0], fits=True) == 7.0
 
 
+def test_cached_parts_count_where_pages_of_a_run_leave_the_cache(model, monkeypatch):
+    """Half of a model that memory does not hold is cached; all other bytes come from the disk."""
+    number = itertools.count()
+
+    def part(_file, _start, there):
+        was_cached = next(number) % 2 == 0
+        time.sleep(0 if was_cached else 0.02)
+        return there[:4096], was_cached
+
+    monkeypatch.setattr(calibration_probe, "read_part", part)
+    monkeypatch.setattr(calibration_probe, "free_memory", lambda: 0)
+    seconds = byte_seconds(model)
+    assert 0 < seconds.dropped < 0.75 * seconds.read < seconds.hashed
+
+
+@pytest.mark.parametrize(("device", "read"), [("cpu", 2e-9), ("cuda", 6e-9)])
+def test_a_processor_runs_by_layers_what_memory_does_not_hold(model, monkeypatch, device, read):
+    seconds = ByteSeconds(read=6e-9, dropped=2e-9, hashed=7e-9)
+    monkeypatch.setattr(calibration_probe, "byte_seconds", lambda _: seconds)
+    monkeypatch.setattr(loading, "resolve_device", lambda _: torch.device(device))
+    drain(probing(Whole({"read": 1.0, "hash": 1.0}), model, "float32"))
+    rates = {kind: rate / RATES[kind] for kind, rate in known_rates().items()}
+    assert rates == {"read": pytest.approx(read), "hash": pytest.approx(7e-9)}
+
+
 def test_a_probe_that_ends_early_has_seen_all_of_a_model(model, monkeypatch):
     """Of six places in each of three shards."""
     seen = []
 
     def part(file, start, there):
         seen.append((Path(file.name).name, start / os.fstat(file.fileno()).st_size))
-        return there, False
+        return there[:1], False
 
     monkeypatch.setattr(calibration_probe, "read_part", part)
     monkeypatch.setattr(calibration_probe, "_RUNS", 18)
@@ -139,7 +174,9 @@ def test_a_probe_that_ends_early_has_seen_all_of_a_model(model, monkeypatch):
     byte_seconds(model)
     assert len(set(seen)) == len(seen) == 18
     half = seen[:9]
-    assert min(Counter(shard for shard, _ in half).values()) >= 2
+    counts = Counter(shard for shard, _ in half)
+    assert len(counts) == 3
+    assert min(counts.values()) >= 2
     assert sum(place < 0.5 for _, place in half) in (4, 5)
 
 

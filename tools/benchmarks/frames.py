@@ -6,13 +6,14 @@ change of `analysis.pace` is judged on the same run, whatever the machine does s
 """
 
 import json
+import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,10 +40,15 @@ class Judgement:
     """How right the time left of a run was, by a clock."""
 
     seconds: float  # that it took
-    right: float  # share of the frames after the first tenth of the time
+    right: float | None  # share of the frames after the first tenth; None without any
     rises: bool  # whether the share never fell
     wrong: Sequence[str]  # the other frames
     pace: Pace  # at the end
+
+    @property
+    def share(self) -> str:
+        """Of the frames that are right, in words."""
+        return "-" if self.right is None else f"{self.right:.1%}"
 
     @property
     def rates(self) -> Mapping[str, float]:
@@ -74,22 +80,24 @@ class Recording:
 
     def write(self, file: Path) -> None:
         """Keep it."""
-        file.write_text(json.dumps(asdict(self)))
+        steps = [(times, _fields(step)) for times, step in self.steps]
+        file.write_text(json.dumps({"ended": self.ended, "steps": steps, "known": self.known}))
 
     def shown(self, clock: str) -> tuple[Sequence[Frame], Pace]:
-        """What is shown, ten times a second by a clock; and the pace at the end."""
+        """What is shown, ten times a second by a clock; and the pace once all steps have come."""
         now, phase, frames = 0.0, "", list[Frame]()
+        count = int(self.ended[clock] / PERIOD)
         pace = Pace(lambda: now, lambda: self._known_at(clock, now))
         coming = iter(self.steps)
         times, step = next(coming, (self.ended, None))
-        for number in range(1, int(self.ended[clock] / PERIOD) + 1):
-            at = number * PERIOD
+        for at in (*(number * PERIOD for number in range(1, count + 1)), math.inf):
             while step is not None and times[clock] <= at:
                 now, phase = times[clock], step.phase
                 pace.take(step)
                 times, step = next(coming, (self.ended, None))
-            now = at
-            frames.append(Frame(at, pace.fraction or 0.0, pace.seconds_left, phase))
+            if at < math.inf:
+                now = at
+                frames.append(Frame(at, pace.fraction or 0.0, pace.seconds_left, phase))
         return frames, pace
 
     def judged(self, clock: str) -> Judgement:
@@ -104,11 +112,18 @@ class Recording:
                 words = f"{said} for {truth:.1f} {frame.phase}"
                 wrong.append(f"{frame.at:.1f} s: {frame.share:.0%} {words}")
         shares = [frame.share for frame in frames]
-        right = 1 - len(wrong) / max(1, len(later))
+        right = 1 - len(wrong) / len(later) if later else None
         return Judgement(ended, right, shares == sorted(shares), wrong, pace)
 
     def _known_at(self, clock: str, now: float) -> Mapping[str, float]:
         return next((rates for times, rates in self.known[::-1] if times[clock] <= now), {})
+
+
+def _fields(step: Progress) -> dict[str, object]:
+    whole = step.whole
+    costs = whole and {"total": whole.total, "done": whole.done, "before": whole.before}
+    named = ("phase", "done", "total", "unit", "note", "at")
+    return {**{name: getattr(step, name) for name in named}, "whole": costs}
 
 
 def _step(whole: dict[str, dict[str, float]] | None, **fields: Any) -> Progress:

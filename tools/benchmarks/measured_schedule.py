@@ -251,7 +251,9 @@ def cheap(trial: Trial) -> Iterator[dict[str, Any]]:
     yield {"arm": "uniform", "removed": trial.even, "layers": 0.0}
     curves = trial.curves()
     for rounds, arm in ((0, "measured"), (1, "measured + 1"), (8, "measured + all")):
-        found = drain(refine([trial.work], [curves], Aim(trial.order.units, trial.total, rounds)))
+        aim = Aim(trial.order.units, trial.total, rounds)
+        first = aim.over([curves]).solution(aim.units, aim.total)
+        found = drain(refine([trial.work], first, aim))
         last, spent = found[-1], trial.layers_run()
         yield {
             "arm": arm,

@@ -8,7 +8,8 @@ the time left is within a quarter of the truth; those of the first tenth do not 
 a second, by wall time and by the processor time of the process. The last column says how well
 `RATES` in analysis/progress.py fit: equal numbers are right. They are kept in the scratch folder,
 and known to the commands that follow, as those of a user's machine are; with `--unknown` those of a
-probe are known at most. In brackets: the rate that was known.
+probe are known at most, and those of the part that is resumed. In brackets: the rate that was
+known.
 
 `python -m tools.benchmarks.progress FOLDER [NAMES]`; --verbose lists wrong frames.
 """
@@ -214,7 +215,7 @@ def main() -> None:
 def report(name: str, recording: Recording, *, verbose: bool) -> Mapping[str, float]:
     """Print the row of a command; its rates by kind of work, by processor time."""
     by_clock = {clock: recording.judged(clock) for clock in CLOCKS}
-    columns = " ".join(f"{one.seconds:8.1f} s {one.right:5.1%}" for one in by_clock.values())
+    columns = " ".join(f"{one.seconds:8.1f} s {one.share:>5}" for one in by_clock.values())
     rising = "yes" if all(one.rises for one in by_clock.values()) else "NO"
     rates = by_clock["processor"]
     print(f"{name:<42} {columns}  {rising:<5}  {rates.rates_in_words}", flush=True)

@@ -235,7 +235,7 @@ def main() -> None:
         own = f"{used.read / 2**30:.2f}" if used.read > needed / 2 else "mapped"
         read = f"{own} / {needed / 2**30:.2f}" if needed else "-"
         took = (f"{used.cpu:.1f}", f"{used.seconds:.1f}", seconds, f"{used.peak / 2**20:,.0f}")
-        right = f"{used.judged.right:.0%}" if used.judged else "-"
+        right = used.judged.share if used.judged else "-"
         print(f"| {' | '.join((step.name, *took, memory, read, right))} |", flush=True)
         if given.verbose and (one := used.judged):
             lines = [one.rates_in_words, *one.wrong[:: max(1, len(one.wrong) // 20)]]

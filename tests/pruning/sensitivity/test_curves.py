@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 
 from analysis.drain import drain
 from analysis.errors import PlanError
+from analysis.progress import Parts, Progress
 from pruning.measures.curves import Curve, Curves, Sensitivity, curves_of, moved_curves
 from pruning.measures.points import Point, Points, curve_points, moved_points, whole_point
 from pruning.plan.units import Units
 from pruning.search.costs import RunCosts
-from pruning.search.sensitivity import Aim, measure_curves, refine
+from pruning.search.sensitivity import (
+    Aim,
+    NewPlans,
+    measure_curves,
+    refine,
+    refinement_parts,
+)
+from pruning.tasks.sensitivity import _refined
 
 UNITS = Units((8, 8, 8), (0, 0, 0), (6, 6, 6))
 SAMPLES = ("a", "b")
@@ -150,6 +158,11 @@ def cheapest(total, cost_of):
     return min((cost_of(*counts), counts) for counts in every if 0 <= counts[2] <= 28)
 
 
+def refined(works, curves, aim):
+    first = aim.over(curves).solution(aim.units, aim.total)
+    return drain(refine(works, first, aim))
+
+
 @pytest.mark.parametrize(
     ("across", "over"), [("mean", lambda *both: sum(both) / 2), ("worst", max)]
 )
@@ -158,7 +171,7 @@ def test_refinement_spares_the_mean_or_the_worst_of_several_corpora(across, over
     units = Units((32,) * 3, (0,) * 3, (28,) * 3)
     works = [Computed(), Computed(mirrored)]
     curves = [drain(measure_curves(work, curve_points(units, 8))) for work in works]
-    found = drain(refine(works, curves, Aim(units, total, 20, "esap", across)))
+    found = refined(works, curves, Aim(units, total, 20, "esap", across))
     exact, _ = cheapest(total, lambda *counts: over(costly(*counts), mirrored(*counts)))
     last = found[-1]
     assert last.cost == pytest.approx(over(costly(*last.removed), mirrored(*last.removed)))
@@ -168,7 +181,7 @@ def test_refinement_spares_the_mean_or_the_worst_of_several_corpora(across, over
     known = [curves_of(work.points, 3, "esap") for work in works]
     assert Sensitivity(tuple(known), "esap", across).spend(units, total) == last.removed
     # Refined on one corpus alone, the other suffers.
-    alone = drain(refine(works[:1], curves[:1], Aim(units, total, 20)))[-1].removed
+    alone = refined(works[:1], curves[:1], Aim(units, total, 20))[-1].removed
     assert over(costly(*alone), mirrored(*alone)) > last.cost
 
 
@@ -176,7 +189,7 @@ def test_refinement_finds_what_additive_costs_miss():
     units = Units((32,) * 3, (0,) * 3, (28,) * 3)
     work = Computed()
     curves = drain(measure_curves(work, curve_points(units, 8)))
-    found = drain(refine([work], [curves], Aim(units, 30, 20)))
+    found = refined([work], [curves], Aim(units, 30, 20))
     costs = [round_.cost for round_ in found]
     assert costs == sorted(costs, reverse=True)
     exact = cheapest(30, costly)
@@ -187,16 +200,38 @@ def test_refinement_finds_what_additive_costs_miss():
     first, last = (abs(round_.predicted - round_.cost) for round_ in (found[0], found[-1]))
     assert last < first / 5
     spent = work.layers
-    again = drain(refine([work], [curves], Aim(units, 30, 20)))
+    again = refined([work], [curves], Aim(units, 30, 20))
     assert [round_.removed for round_ in again] == [round_.removed for round_ in found]
     assert work.layers == spent  # what is known decides nothing, and is not measured again
+
+
+def test_later_plans_are_expected_by_their_own_moves():
+    class Told(Computed):
+        def measure(self, wanted):
+            yield Progress("measuring", 0, 0)
+            yield from super().measure(wanted)
+
+    units, work = Units((32,) * 3, (0,) * 3, (28,) * 3), Told()
+    work.costs = RunCosts(layers=(1.0, 1.0, 1.0), sparse=(0, 1, 2), head=0.5)
+    curves = drain(measure_curves(work, curve_points(units, 8)))
+    spread = Sensitivity((curves,), "esap")
+    aims = {name: Aim(units, total, 1) for name, total in (("half", 42), ("none", 0))}
+    expected = [
+        refinement_parts([work], units, spread.solution(units, aim.total).removed, 1, NewPlans())
+        for aim in aims.values()
+    ]
+    first, second = (parts.whole.total for parts in expected)
+    assert second["multiply"] < first["multiply"]  # a plan that removes nothing moves one way
+    parts = Parts(dict.fromkeys(aims, first))
+    next(_refined([work], spread, aims, parts, NewPlans()))
+    assert parts.costs("none") == second
 
 
 def test_rounds_that_do_not_help_move_half_as_far():
     units = Units((4096,) * 3, (0,) * 3, (4096,) * 3)
     work = Computed(lambda *lost: sum((number / 4096) ** 2 for number in lost), 4096)
     curves = drain(measure_curves(work, curve_points(units, 8)))
-    (plan,) = drain(refine([work], [curves], Aim(units, 3 * 1024, 3)))
+    (plan,) = refined([work], [curves], Aim(units, 3 * 1024, 3))
     moved = {
         abs(point.level - point.base[point.position])
         for point in work.points.on_all(SAMPLES)
