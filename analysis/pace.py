@@ -153,7 +153,7 @@ class Pace:
 
         Of its kinds the one in the middle of the work, as one may be far off: small matrices are
         inverted slowly. Bytes and products are not alike: the disk decides one, and the processor
-        the other.
+        the other. A forward is as slow as other forwards, whatever a fit is.
         """
         if not kind_of(kind).tells_run:
             return 1.0
@@ -161,6 +161,8 @@ class Pace:
         done = [other for other in took if kind_of(other).tells_run]
         is_read = kind_of(kind).is_read
         alike = [other for other in done if kind_of(other).is_read == is_read]
+        if kind_of(kind).is_forward:
+            alike = [other for other in alike if kind_of(other).is_forward] or alike
         if not alike and not self._usual:
             alike = done
         if not alike:

@@ -34,6 +34,7 @@ class Kind:
     tells_machine: bool = True
     # The same of its rate in a run: not what threads work on, or what is over before others begin.
     tells_run: bool = True
+    is_forward: bool = False  # products of a model's layers: of these, others like them tell first
 
 
 _bytes = partial(Kind, is_bytes=True, is_read=True)
@@ -44,12 +45,12 @@ _apart = partial(Kind, tells_machine=False, tells_run=False)
 # are known. Amounts are bytes or multiply-adds, unless they say otherwise.
 KINDS: Final[Mapping[str, Kind]] = {
     "read": _bytes(1.0e9),  # weights, from disk or its cache into a model
-    "multiply": Kind(2.0e10),  # of a forward through layers
+    "multiply": Kind(2.0e10, is_forward=True),  # through layers
     "compare": Kind(7.0e9),  # of one output head, where two models are compared
     "decode": Kind(2.0e9),  # of a forward, a token at a time
     "answer": Kind(2.0e9),  # the same
-    "observe": _of_repair(1.0e10),  # of a forward, where a repair runs both models
-    "run repaired": _of_repair(2.0e10),  # of a forward, with weights that are read again
+    "observe": _of_repair(1.0e10, is_forward=True),  # where a repair runs both models
+    "run repaired": _of_repair(2.0e10, is_forward=True),  # with weights that are read again
     "fit": _of_repair(3.3e10),  # of a repair's least squares
     "invert": _of_repair(1.7e10),  # of inverses of its Gram matrices: cubes of their width
     "hash": _bytes(1.0e9, tells_run=False),  # of files

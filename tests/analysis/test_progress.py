@@ -199,14 +199,17 @@ def test_work_to_come_takes_as_much_longer_as_what_is_done(clock):
 
 
 def test_one_kind_of_work_that_is_far_slower_than_usual_is_not_all_of_them(clock):
-    total = {"fit": 10.0, "invert": 10.0, "observe": 10.0, "multiply": 10.0}
-    pace, done = Pace(clock), dict[str, float]()
+    kinds = ("fit", "invert", "compare", "observe", "multiply")
+    pace, total, done = Pace(clock), dict.fromkeys(kinds, 10.0), dict[str, float]()
     pace.take(Progress("", 0, 0, whole=Whole(total)))
-    for kind, seconds in {"fit": 5, "invert": 170, "observe": 13}.items():
+    for kind, seconds in {"fit": 5, "invert": 170, "compare": 13}.items():
         clock.now += seconds
         done |= {kind: 10.0}
         pace.take(Progress("", 0, 0, whole=Whole(total, done)))
-    assert pace.seconds_left == pytest.approx(10 * 1.3)  # the median, of 0.5, 17 and 1.3
+    assert pace.seconds_left == pytest.approx(20 * 1.3)  # the median, of 0.5, 17 and 1.3
+    clock.now += 30  # of a forward, which tells of others
+    pace.take(Progress("", 0, 0, whole=Whole(total, done | {"observe": 10.0})))
+    assert pace.seconds_left == pytest.approx(10 * 3.0)
 
 
 def test_rates_that_are_known_tell_before_any_work_is_done(clock):
