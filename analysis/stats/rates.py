@@ -1,7 +1,6 @@
 """How fast this machine does each kind of work, by the last runs of its user, else by a probe."""
 
 import json
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ from filelock import FileLock
 from analysis.files.content import read_whole
 from analysis.files.durable import PARTIAL, make_folder, write_durably
 from analysis.files.naming import digest_of
+from analysis.machine.hardware import hardware
 from analysis.progress import RATES, Whole, rate_of
 from analysis.stats.places import cache_folder
 
@@ -22,9 +22,9 @@ _MOST = 1e6  # of a rate: none is so far from the machine on which costs were st
 def rates_file() -> Path:
     """Where the rates are kept: those of other units of cost say nothing of these.
 
-    Nor do those of other machines, which may share the home of a user.
+    Nor do those of other hardware: machines of a cluster share the home of a user.
     """
-    digest = digest_of({"rates": RATES, "machine": platform.node()})
+    digest = digest_of({"rates": RATES, "hardware": hardware()})
     return cache_folder() / f"rates-{digest[:_DIGITS]}.json"
 
 

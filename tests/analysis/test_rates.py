@@ -1,15 +1,16 @@
 """Estimates before a task begins: what it states, at the rates of the machine's last runs."""
 
 import json
-import platform
 import subprocess
 import sys
 
 import pytest
 
 from analysis.drain import drain
+from analysis.machine.hardware import hardware
 from analysis.pace import Pace
 from analysis.progress import NOTHING, RATES, Progress, Whole, bytes_of, stated_whole
+from analysis.stats import rates
 from analysis.stats.rates import expected_seconds, keep_rates, known_rates, rates_file
 from pruning.actions.expected import told
 
@@ -126,9 +127,33 @@ def test_rates_in_other_units_are_not_taken_for_these(monkeypatch):
     assert known_rates() == {"read": 2.0}
 
 
-def test_rates_are_of_one_machine(monkeypatch):
-    """Several may share the home of a user."""
+def test_rates_are_of_one_hardware(monkeypatch):
+    """Machines of a cluster share the home of a user."""
     keep_rates({"read": 2.0})
     assert known_rates() == {"read": 2.0}
-    monkeypatch.setattr(platform, "node", lambda: "another")
+    monkeypatch.setattr(rates, "hardware", lambda: ("another",))
     assert known_rates() == {}
+
+
+def test_hardware_is_told_by_its_processor_cores_and_gpus(tmp_path):
+    def machine(name, processors, gpus=()):
+        kernel = tmp_path / name
+        kernel.mkdir()
+        lines = "".join(
+            f"processor\t: {number}\nmodel name\t: {model}\ncpu MHz\t\t: {2000 + number}\n\n"
+            for number, model in enumerate(processors)
+        )
+        (kernel / "cpuinfo").write_text(lines)
+        for number, model in enumerate(gpus):
+            folder = kernel / "driver/nvidia/gpus" / f"0000:0{number}:00.0"
+            folder.mkdir(parents=True)
+            (folder / "information").write_text(f"Model: \t\t {model}\nIRQ: {number}\n")
+        return hardware(kernel)
+
+    one, alike = machine("one", ["Fast 9"] * 4), machine("alike", ["Fast 9"] * 64)
+    assert one == alike
+    assert "Fast 9" in one
+    assert machine("slow", ["Slow 1"] * 4) != one
+    with_gpus = machine("gpus", ["Fast 9"], ["Large", "Large"])
+    assert with_gpus == (*one, "Large", "Large")
+    assert hardware(tmp_path / "none")[2] == one[2]
