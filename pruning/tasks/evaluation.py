@@ -142,9 +142,9 @@ def expected_tokens(request: HeldOutRequest, model: MoEModel) -> int:
     return tokens
 
 
-def evaluation_costs(request: HeldOutRequest, model: MoEModel, candidates: int) -> Costs:
-    """What an evaluation of the original and so many candidates is expected to cost."""
-    costs, tokens = layer_costs(model), expected_tokens(request, model)
+def evaluation_costs(model: MoEModel, tokens: int, candidates: int) -> Costs:
+    """What an evaluation of the original and so many candidates costs on so many tokens."""
+    costs = layer_costs(model)
     return {
         "read": costs.reading(*costs.num_bytes),
         "multiply": (1 + candidates) * costs.running(tokens, *range(model.depth)),

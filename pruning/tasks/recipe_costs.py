@@ -8,7 +8,7 @@ from pruning.requests.recipe import Recipe
 from pruning.requests.recipe_steps import evaluate_request
 from pruning.search.store import SEARCH
 from pruning.surgery.verify_costs import export_costs
-from pruning.tasks.evaluation import evaluation_costs
+from pruning.tasks.evaluation import evaluation_costs, expected_tokens
 from pruning.tasks.search import searching_costs, statistics_costs
 
 # Of a plan that is not made yet, this share of the weights is taken to remain.
@@ -27,7 +27,7 @@ def recipe_parts(recipe: Recipe, machine: Machine, model: MoEModel, pruned: MoEM
         parts["repair"] = repair_costs(model, tokens=recipe.repair.tokens)
     if asked := evaluate_request(recipe, machine):
         plans = (2 if recipe.repair else 1) * len(asked.bits)
-        parts["evaluate"] = evaluation_costs(asked, model, plans)
+        parts["evaluate"] = evaluation_costs(model, expected_tokens(asked, model), plans)
     if section := recipe.export:
         written, whole = _KEPT * pruned.checkpoint.nbytes, pruned.checkpoint.nbytes
         export: dict[str, Costs] = {"writing": {"write": cost("write", written)}}

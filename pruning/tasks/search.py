@@ -43,7 +43,7 @@ from pruning.study import Study
 from pruning.tasks import Steps
 from pruning.tasks.apart import open_checked
 from pruning.tasks.calibration import calibrate_run, known_run, weights_costs, weights_run
-from pruning.tasks.evaluation import check_drawn, say_drawn
+from pruning.tasks.evaluation import check_drawn, expected_tokens, say_drawn
 from pruning.tasks.loading import (
     quiet_transformers,
     run_settings,
@@ -146,7 +146,8 @@ def statistics_costs(recipe: Recipe, machine: Machine, model: MoEModel) -> dict[
     if weights_request(recipe, machine):
         parts["weights"] = weights_costs(model)
     if measured := sensitivity_request(recipe, machine):
-        parts["sensitivity"], again = sensitivity_costs(measured, model)
+        tokens = expected_tokens(measured, model)
+        parts["sensitivity"], again = sensitivity_costs(measured, model, tokens)
         if rounds := recipe.sensitivity and recipe.sensitivity.refine:
             parts["refinement"] = scaled(again, rounds)
     return parts

@@ -101,7 +101,8 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
         check_spec(spec, model)
     check_records_folder(request.stats_dir, SensitivityStore(store.directories), model.identity)
     study = Study.of(request, model, store)
-    later = sum(map(Whole, _parts(request, model).values()), NOTHING)
+    expected = _parts(request, model, expected_tokens(request, model))
+    later = sum(map(Whole, expected.values()), NOTHING)
     ranking = yield from changed(study.rank(specs[0], parts), partial(_before, later))
     draws = yield from drawn_corpora(request, model, store)
     order, words = order_of(ranking, specs[0]), request.budget_words
@@ -116,7 +117,7 @@ def sensitivity_run(request: SensitivityRequest, parts: Sequence[Part] = ()) -> 
     measuring = _sitting(request, subject, store, budgets)
     if not request.repair:
         return (yield from measuring)
-    whole = Parts(_parts(request, model))
+    whole = Parts(_parts(request, model, sum(draw.sequences.num_tokens for draw in draws)))
     measurement = yield from whole.run("measure", measuring)
     plans = tuple(
         study.plan_of(study.measured(replace(ranking, spec=spec))).to_dict() for spec in specs
@@ -185,22 +186,22 @@ def _sitting(
         return (yield from _measure(subject, sitting, curves, budgets))
 
 
-def _parts(request: SensitivityRequest, model: MoEModel) -> dict[str, Costs]:
-    """What the measurement is expected to cost, and the plans with their repairs if asked for."""
-    plans, (curves, again) = len(request.budget_words), sensitivity_costs(request, model)
+def _parts(request: SensitivityRequest, model: MoEModel, tokens: int) -> dict[str, Costs]:
+    """What a measurement on so many tokens costs, and plans with their repairs if asked for."""
+    plans, (curves, again) = len(request.budget_words), sensitivity_costs(request, model, tokens)
     measuring = Whole(curves) + Whole(scaled(again, plans * request.refine))
     if not request.repair:
         return {"measure": measuring.total}
-    evaluating = Whole(evaluation_costs(request, model, 2 * plans))
+    evaluating = Whole(evaluation_costs(model, tokens, 2 * plans))
     repairs = Whole(scaled(repair_costs(model), plans))
     return {"measure": measuring.total, "evaluate": (repairs + evaluating).total}
 
 
-def sensitivity_costs(request: CurvesRequest, model: MoEModel) -> tuple[Costs, Costs]:
-    """What the curves of an order are expected to cost, and a round that refines a plan."""
+def sensitivity_costs(request: CurvesRequest, model: MoEModel, tokens: int) -> tuple[Costs, Costs]:
+    """What the curves of an order cost on so many tokens, and a round that refines a plan."""
     from pruning.search.costs import RunCosts
 
-    tokens, layers = expected_tokens(request, model), range(len(model.layers))
+    layers = range(len(model.layers))
     costs = RunCosts.of(model, tokens, tokens, MEASURES, by_layers=request.stream_layers)
     bits = request.bits if isinstance(request, SensitivityRequest) else ()
     levels = request.levels + len(bits)
