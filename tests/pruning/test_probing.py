@@ -154,6 +154,7 @@ def test_cached_parts_count_where_pages_of_a_run_leave_the_cache(model, monkeypa
 def test_a_processor_runs_by_layers_what_memory_does_not_hold(model, monkeypatch, device, read):
     seconds = ByteSeconds(read=6e-9, dropped=2e-9, hashed=7e-9)
     monkeypatch.setattr(calibration_probe, "byte_seconds", lambda _: seconds)
+    monkeypatch.setattr(calibration_probe, "loading_seconds", lambda *_, **__: 0.0)
     monkeypatch.setattr(loading, "resolve_device", lambda _: torch.device(device))
     drain(probing(Whole({"read": 1.0, "hash": 1.0}), model, "float32"))
     rates = {kind: rate / RATES[kind] for kind, rate in known_rates().items()}

@@ -106,7 +106,7 @@ def commands(scratch: Path, stats: Path) -> dict[str, list[str]]:
             }
     # Of a random model most layers gain nothing by a fit, which is then left out.
     repair = ["repair", "demo", "--plan", str(stats / "plan-demo.json"), *machine]
-    known["repair"] = [*repair, "--tokens", "24576", "-o", str(stats / "repaired.json")]
+    known["repair"] = [*repair, "--tokens", "98304", "-o", str(stats / "repaired.json")]
     # Nor do the windows of a round promise a better plan of it.
     plans = ["--sparsity", "25%", "--sparsity", "50%", "--refine", "1", "--levels", "4"]
     curves = ["sensitivity", "demo", "--criterion", "ean", "--calibrated-on", "demo-code", *machine]
