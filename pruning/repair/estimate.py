@@ -177,6 +177,6 @@ def estimate_repair(
     check_loadable(model, trusted=settings.trust_remote_code)
     memory = repair_memory(model, plan, corpora, settings)
     batches = placed_batches(corpora, settings.batch_size, join())
-    work = Work(model, plan, batches, lambda _: False, memory.at_once)
+    work = Work(model, plan, batches, lambda _: None, memory.at_once)
     tokens = sum(corpus.num_tokens for corpus in corpora)
     return RepairEstimate(tokens, memory, work.tally.whole)

@@ -43,6 +43,16 @@ def test_a_repair_reads_the_model_once_however_often_its_text_runs():
     assert 0.5 * model.checkpoint.nbytes < once <= model.checkpoint.nbytes
 
 
+def test_a_repair_is_expected_to_fit_every_layer():
+    """Nothing is done before it runs; of each layer that gains nothing it leaves something out."""
+    model, settings = load_model_index("demo"), CalibrationSettings(8, device="cpu", batch_size=4)
+    half = {layer.index: tuple(range(layer.num_experts // 2)) for layer in model.layers}
+    text = TokenSequences("text", (np.zeros(8, np.int32),) * 4, 1, 0)
+    whole = estimate_repair(model, PruningPlan(model_ref(model), half), [text], settings).whole
+    assert whole.left == whole.total
+    assert min(whole.left[kind] for kind in ("observe", "fit", "invert")) > 0
+
+
 def test_blocks_are_refused_in_a_dtype_without_grouped_products_before_a_model_is_loaded():
     text = TokenSequences("text", (np.zeros(8, dtype=np.int32),), 1, 0)
     model = load_model_index("demo")
